@@ -96,12 +96,12 @@ def test_explain_says_why(folder, capsys):
     code, out, _ = run(capsys, "degrees", folder("llama"), "--explain", "--select", "mlp$")
     assert code == 0
     said = " ".join(out.split())
-    assert "layers.1-2: self_attn (degree 3) is nothing beside the residual stream (degree 5)" in said
+    assert "layers.1-2: self_attn (degree 3) vanishes compared with the residual stream (degree 5)" in said
     assert "all of layers.1-2.self_attn" in said
     code, out, _ = run(capsys, "degrees", folder("bert"), "--explain", "--as-initialized", "--attn", "eager")
     said = " ".join(out.split())
     assert code == 0
-    assert "Exactly zero, and so without a degree (26 of 55 parameters)" in said
+    assert "Exactly zero, so without a degree (26 of 55 parameters)" in said
     assert "got noise" not in said
 
 
@@ -165,7 +165,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, tmp_path, capsys):
         ((tmp_path / "gone" / "x",), "no such folder or file"),
         ((bert, "--select", "("), "--select (: invalid regular expression"),
         ((bert, "--text", tmp_path / "none"), "none: No such file"),
-        ((bert, "--text", tmp_path / "empty"), "empty: no sentence in it"),
+        ((bert, "--text", tmp_path / "empty"), "empty: contains no sentence"),
         ((bert, "--fixed", "*.A_log"), "fixed: no parameter is called '*.A_log'"),
     ]
     for arguments, said in cases:

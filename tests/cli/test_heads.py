@@ -102,7 +102,7 @@ def test_soft_heads_alone(models, capsys):
     ("arguments", "message"),
     [
         (["nowhere/at/all"], "no such folder or file"),
-        (["true", "true"], "named twice"),
+        (["true", "true"], "must be given once"),
         (["true", "--window", "83", "--published"], "add -o DIR"),
         (["true", "--published", "-o", "out"], "--window 83"),
         (["true", "--window", "50", "--published", "-o", "out"], "no published numbers for a window of 50"),
@@ -114,7 +114,7 @@ def test_soft_heads_alone(models, capsys):
             "no head x: there are layer.0",
         ),
         (["true", "--text", "missing.txt"], "true: missing.txt: No such file"),
-        (["true", "--text", "empty.txt"], "true: empty.txt: no sentence in it"),
+        (["true", "--text", "empty.txt"], "true: empty.txt: contains no sentence"),
         (["true", "--text", "text.txt", "--window", "84"], "the model has 83 positions"),
         (["true", "--text", "text.txt", "--c", "0"], "finite and above 0"),
         (["true", "--text", "text.txt", "--tolerance", "2"], "between 0 and 0.5"),

@@ -158,10 +158,10 @@ def test_layers_count_from_0_as_in_every_record(configs, capsys):
     ("arguments", "message"),
     [
         (["nowhere/at/all"], "no such folder or file"),
-        (["bert", "bert"], "named twice"),
+        (["bert", "bert"], "must be given once"),
         (["bert", "--published"], "add -o DIR"),
         (["bert", "--text", "missing.txt"], "bert: missing.txt: No such file"),
-        (["bert", "--text", "text.txt", "--dtype", "int8"], "not one of float64"),
+        (["bert", "--text", "text.txt", "--dtype", "int8"], "dtype must be float64"),
         (["bert", "--text", "text.txt", "--c", "0"], "scales must be finite and above 0"),
     ],
 )

@@ -117,7 +117,7 @@ def test_the_same_records_give_the_same_bytes(folder, tmp_path):
     ("arguments", "message"),
     [
         (("minilm", "--published"), "is for `normgrowth scaling paper`"),
-        (("minilm", "--width", 8), "are for scaling('paper')"),
+        (("minilm", "--width", 8), "are only for scaling('paper')"),
         (("paper", "--text", "x.txt"), "texts are for a model"),
         (("paper", "--largest", 1), "--largest must be > 1"),
         (("paper", "--scales", 1), "--scales >= 2"),

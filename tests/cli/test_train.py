@@ -94,7 +94,7 @@ def test_every_option_reaches_the_settings(tmp_path, capsys):
     [
         (["nothing"], "nothing: no such file or folder; known corpora: penn"),
         (["penn", "--data", "nowhere"], "penn: no such folder; set --data to"),
-        (["pydoc", "--heads", "3"], "width 8 cannot be divided among 3 heads"),
+        (["pydoc", "--heads", "3"], "width 8 is not divisible by 3 heads"),
         (["pydoc", "--device", "abacus"], "device abacus"),
         (["anbn", "--longest", "1"], "anbn"),
     ],

@@ -178,7 +178,7 @@ def _behavior() -> ng.Behavior:
         c=(10.0, 1e30),
         language="dyck1",
         random_init=1,
-        notes=("scaled at c = 1e+30: logits overflow, so nothing is known there",),
+        notes=("scaled at c = 1e+30: logits overflow, so its quantities are NaN there",),
     )
 
 

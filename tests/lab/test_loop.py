@@ -470,7 +470,7 @@ def test_a_good_state_that_cannot_be_read_now_is_not_to_be_removed(tmp_path, pyd
         ({"lr": -1.0}, "lr must be >= 0"),
         ({"lr": math.nan}, "lr must be >= 0, got nan"),
         ({"batch": 0}, "batch must be >= 1"),
-        ({"heads": 5}, "width 16 cannot be divided among 5 heads"),
+        ({"heads": 5}, "width 16 is not divisible by 5 heads"),
         ({"evaluate": "often"}, "evaluate must be epochs or powers or a number of steps, got 'often'"),
         ({"track": "0"}, "track must be powers or a number"),
         ({"hold": 10}, "hold applies only to the schedule inverse_sqrt"),

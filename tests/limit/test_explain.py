@@ -152,10 +152,8 @@ def test_post_norm_bert_drops_its_residual_stream(found):
     assert "(degree 1)" in text
     sentence(result, f"encoder.layer.0-{LAST}.output (every block)", "stream is dropped")
     assert "degree 1 or 3" in sentence(result, "LayerNorm returns degree 1", "gain")
-    assert "degree 1 beside a product of degree 2 or 3" in sentence(
-        result, "In every Linear the bias vanishes"
-    )
-    assert "the bias of every Linear" in sentence(result, "Vanished in the limit")
+    assert "degree 1 vs. a product of degree 2 or 3" in sentence(result, "In every Linear the bias vanishes")
+    assert "the bias of every Linear" in sentence(result, "Vanish in the limit")
     assert set(result.vanished.values()) == {"dropped"}
     assert all("LayerNorm" not in name for name in result.vanished)  # beside its gain its bias stays
 
@@ -163,9 +161,9 @@ def test_post_norm_bert_drops_its_residual_stream(found):
 def test_gated_feedforwards_of_llama_outgrow_attention(found):
     result = found("llama")
     sentence(result, "layers.0: mlp (degree 5) outgrows", "self_attn (degree 3)")
-    sentence(result, f"layers.1-{LAST}: self_attn (degree 3) is nothing beside", "(degree 5)")
+    sentence(result, f"layers.1-{LAST}: self_attn (degree 3) vanishes compared with", "(degree 5)")
     sentence(result, f"layers.0-{LAST}.mlp.down_proj gets degree 4", "act_fn (2) and up_proj (2)")
-    text = sentence(result, "Vanished in the limit")
+    text = sentence(result, "Vanish in the limit")
     assert f"all of layers.1-{LAST}.self_attn" in text
     assert f"all of layers.1-{LAST}.input_layernorm" in text
     assert not any(name.startswith("layers.0.") for name in result.vanished)
@@ -188,7 +186,7 @@ def test_later_attention_of_llama_is_nothing_at_a_large_scale(network, found):
 
 def test_norms_on_the_branch_keep_all_terms(found):
     result = found("olmo2")
-    sentence(result, "every sum joins terms of one degree")
+    sentence(result, "all terms of every sum have the same degree")
     assert result.vanished == {}
     assert {met.kind for met in result.dropped_terms} == {"constant"}
 
@@ -226,7 +224,7 @@ def test_zero_and_unused_parameters_are_not_called_dropped():
         "nought.bias": "zero",
     }
     assert "all of nought" in sentence(result, "Exactly zero")
-    assert "all of idle" in sentence(result, "Without a part")
+    assert "all of idle" in sentence(result, "Not used by the outputs")
     assert {row.module: row.degree for row in result.modules}["nought"] is None
 
 

@@ -186,7 +186,7 @@ STEPS = {
     "columns": lambda scores, q, k, bias: scores.mT,
     "clamp": lambda scores, q, k, bias: scores.abs(),
     "cast": lambda scores, q, k, bias: scores.float() * 0.5,
-    "times a matrix": lambda scores, q, k, bias: scores * torch.ones_like(scores[0, 0]).tril(),
+    "times one matrix": lambda scores, q, k, bias: scores * torch.ones_like(scores[0, 0]).tril(),
     "queries written to afterwards": write_after,
     "a part written to": write_part,
     "a mask written to afterwards": write_mask_after,

@@ -88,7 +88,7 @@ def test_what_a_call_returns_keeps_its_degree_in_the_next():
 def test_what_another_limit_returns_is_refused():
     once = saturated(Small())(X)
     other = saturated(Small())
-    with pytest.raises(InputError, match=r"degree 2 that another saturated\(...\) returned.*clone"):
+    with pytest.raises(InputError, match=r"degree 2 from another saturated\(...\) model.*clone"):
         other(once)
     other(once.clone())
     assert other.degrees[""] == 2

@@ -217,11 +217,11 @@ def test_rates_of_made_up_errors():
         ({"c": [1.0]}, "at least two"),
         ({"c": [1.0, float("inf")]}, "finite"),
         ({"c": [0.0, 1.0]}, "above 0"),
-        ({"c": [2.0, 1.0]}, "must grow"),
+        ({"c": [2.0, 1.0]}, "must be strictly ascending"),
         ({"seeds": []}, "at least one"),
         ({"seeds": [1, 1]}, "each once"),
-        ({"inputs": [1, 2]}, "token ids or tensors by name"),
-        ({"inputs": torch.full((1, 99), 1)}, "99 tokens are more than max_length"),
+        ({"inputs": [1, 2]}, "token ids or a dict of tensors"),
+        ({"inputs": torch.full((1, 99), 1)}, "input has 99 tokens, but max_length"),
         ({"inputs": torch.tensor([[11]])}, "does not run on this input"),
     ],
 )
@@ -231,7 +231,7 @@ def test_bad_input_is_said(options, message):
 
 
 def test_bad_modules_are_said():
-    with pytest.raises(InputError, match="what it takes is not known"):
+    with pytest.raises(InputError, match="its inputs are unknown"):
         scaling(nn.Linear(2, 2))
     with pytest.raises(InputError, match="seeds are for"):
         scaling(nn.Linear(2, 2), seeds=[0])

@@ -367,7 +367,7 @@ def test_every_kind_has_its_block():
     ("options", "message"),
     [
         (dict(kind="pre_norm"), "'pre_norm' is unknown; choose one of paper_pre_norm, usual_pre_norm, post"),
-        (dict(heads=5), "width 12 cannot be divided among 5 heads"),
+        (dict(heads=5), "width 12 is not divisible by 5 heads"),
         (dict(layers=0), "layers must be at least 1"),
         (dict(kind="post_norm", final_norm=True), "post_norm ends with a norm"),
         (dict(eps=-1.0), "eps"),
@@ -379,7 +379,7 @@ def test_configurations_that_make_no_sense(options, message):
 
 
 def test_inputs_that_make_no_sense():
-    with pytest.raises(InputError, match="10 tokens are more than max_length, 9"):
+    with pytest.raises(InputError, match="input has 10 tokens, but max_length is 9"):
         Encoder(SMALL)(torch.zeros(1, 10, dtype=torch.long))
     with pytest.raises(InputError, match=r"mask has shape \(2, 3\)"):
         Encoder(SMALL)(IDS, torch.ones(2, 3))
@@ -427,5 +427,5 @@ def test_padding_is_hidden_from_the_leaking_mask():
 
 
 def test_a_leaking_mask_must_be_causal():
-    with pytest.raises(InputError, match="leaking is a causal mask"):
+    with pytest.raises(InputError, match="leaking=True is a variant of the causal mask"):
         replace(SMALL, causal=False, leaking=True)

@@ -217,4 +217,4 @@ def test_the_command_and_its_output_folder(command, tmp_path, capsys):
 
 def test_the_encoders_of_the_paper_hold_nothing_fixed(capsys):
     assert main(["scaling", "paper", "--fixed", "*.bias"]) == 2
-    assert "fixed is for a model" in capsys.readouterr().err
+    assert "fixed cannot be used" in capsys.readouterr().err

@@ -449,7 +449,7 @@ def test_a_window_fills_and_cuts():
     assert "3 of 5 sentences were cut at 4 tokens to fit the window" in result.notes
     with pytest.raises(InputError, match="has 90 positions"):
         heads(loaded(encoder()), TEXT, window=91)
-    with pytest.raises(InputError, match="give texts"):
+    with pytest.raises(InputError, match="pass texts"):
         heads(encoder(), inputs=[{"input_ids": torch.tensor([[1, 2, 3]])}], window=4)
 
 
@@ -747,7 +747,7 @@ def test_bad_input():
     with pytest.raises(InputError, match="no softmax over"):
         heads(nn.Linear(3, 3), inputs=[torch.zeros(2, 3)])
     with pytest.raises(
-        InputError, match=r"scores \(2, 4, 7, 8\) are not tokens over tokens: .* nothing else"
+        InputError, match=r"scores \(2, 4, 7, 8\) are not tokens × tokens, .* no other attention"
     ):
         heads(Attends(add_zero_attn=True), inputs=[torch.zeros(2, 7, 16)])
     shape = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
@@ -757,8 +757,8 @@ def test_bad_input():
     with pytest.raises(InputError, match="more than one position"):
         heads(model, inputs=[{"input_ids": torch.tensor([[3]])}])
     for options, message in (
-        ({"sentences": 0}, "at least one sentence"),
-        ({"window": 1}, "a window of two"),
+        ({"sentences": 0}, "sentences and batch_tokens must be >= 1"),
+        ({"window": 1}, "window must be >= 2"),
         ({"c": (0,)}, "finite and above 0"),
         ({"c": (2, 2)}, "given twice"),
         ({"tolerance": 0.5}, "between 0 and 0.5"),
@@ -946,4 +946,4 @@ def test_shapes_that_are_not_tokens_over_tokens_are_left_out():
     result = verb.heads(Cross(), inputs=[torch.tensor([[3, 4, 5]])], c=(1000,))
     records = result.records
     assert len(of_heads(records, "entropy")) == 4
-    assert "scores (1, 2, 3, 2) are not tokens over tokens" in result.notes[0]
+    assert "scores (1, 2, 3, 2) are not tokens × tokens" in result.notes[0]

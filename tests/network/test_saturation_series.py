@@ -223,7 +223,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(series, config, tmp_path
 )
 def test_another_config_is_refused(series, other, message):
     model = transformers.GPT2Model(transformers.GPT2Config(**SIZES | other))
-    with pytest.raises(InputError, match=f"{message}.*is it this series' config"):
+    with pytest.raises(InputError, match=f"{message}.*check that config belongs to this series"):
         saturation(series, config=model, texts=TEXT)
 
 

@@ -358,7 +358,7 @@ except InputError as error:
 def test_out_of_memory_says_what_to_reduce():
     """Really out of memory, in a process of its own."""
     ended = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, check=False)
-    said = "BertModel: out of memory in a batch of 32,768 tokens; take fewer tokens at once (batch_tokens)"
+    said = "BertModel: out of memory in a batch of 32,768 tokens; use fewer tokens per batch (batch_tokens)"
     assert ended.stdout.startswith(said), ended.stdout + ended.stderr
 
 

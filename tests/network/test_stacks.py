@@ -155,9 +155,9 @@ def test_random_weights_as_published_have_dropout(tmp_path):
 
 def test_refusals():
     bert = transformers.BertModel(tiny_config("bert"))
-    with pytest.raises(InputError, match="no encoder and decoder"):
+    with pytest.raises(InputError, match="not an encoder-decoder model"):
         normgrowth.saturation(bert, TEXT, stack="decoder")
-    with pytest.raises(InputError, match="give a value of c"):
+    with pytest.raises(InputError, match="pass a value of c"):
         normgrowth.saturation(bert, TEXT, c=(), as_published=True)
-    with pytest.raises(InputError, match="leave states out"):
+    with pytest.raises(InputError, match="omit states"):
         normgrowth.saturation(bert, TEXT, states=lambda _model, _batch: [], as_published=True)

@@ -72,7 +72,7 @@ def test_words():
     words = Words(WORDS)
     assert words("w0 w17 zebra")["input_ids"] == [0, 2, 19, 1]
     assert words("w0 w17 zebra", truncation=True, max_length=2)["input_ids"] == [0, 2]
-    with pytest.raises(InputError, match="in it twice"):
+    with pytest.raises(InputError, match="contains a word twice"):
         Words(["a", "b", "a"])
     with pytest.raises(InputError, match="'z' is no word of this model"):
         Words(["<eos>", "a"]).encode(["a", "z"])
@@ -92,10 +92,10 @@ def test_a_config_alone_is_random_from_the_seed(tmp_path):
     ("change", "says"),
     [
         ({"layers": 10**12}, "layers is 1000000000000"),
-        ({"layers": 99}, "tensors cannot be 99 layers"),
-        ({"layers": 3}, "not of its config"),
-        ({"width": 24}, "not of its config"),
-        ({"vocabulary": 21}, "20 words, but config.json says 21"),
+        ({"layers": 99}, "tensors are too few for 99 layers"),
+        ({"layers": 3}, "does not match its config"),
+        ({"width": 24}, "does not match its config"),
+        ({"vocabulary": 21}, "20 words, but vocabulary in config.json is 21"),
         ({"kind": "sandwich"}, "'sandwich' is unknown"),
         ({"heads": "3"}, "heads cannot be '3'"),
         ({"layers": True}, "layers cannot be True"),

@@ -70,12 +70,12 @@ def test_a_tokenizer_in_the_folder_is_used(alone):
     assert inputs.tensors["input_ids"].tolist() == [[1, 0, 2]]  # the longest: both are short
     assert "tokenizer" in inputs.note
     assert inputs.unknown_share == pytest.approx(1 / 3)  # which only the tokenizer's own model tells here
-    with pytest.raises(InputError, match="token 99 of the tokenizer, but vocab_size"):
+    with pytest.raises(InputError, match="the tokenizer returns token 99, but vocab_size"):
         default_inputs(write(99), ["blue red"])
     (alone / "tokenizer.json").write_text("{nothing")
     loaded = load_model(alone)
     assert loaded.tokenizer is None
-    assert "tokenizer does not load" in loaded.notes[-1]
+    assert "tokenizer cannot be loaded" in loaded.notes[-1]
 
 
 def test_encoder_decoders_get_both_and_vision_models_pixels(tmp_path):
@@ -90,7 +90,7 @@ def test_encoder_decoders_get_both_and_vision_models_pixels(tmp_path):
 
 
 def test_a_module_of_unknown_kind_needs_inputs():
-    with pytest.raises(InputError, match=r"Linear: what it takes is not known.*inputs"):
+    with pytest.raises(InputError, match=r"Linear: its inputs are unknown.*inputs"):
         default_inputs(nn.Linear(2, 2))
 
 

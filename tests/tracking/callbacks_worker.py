@@ -112,7 +112,7 @@ def of_transformers(folder: Path) -> dict:
     trainer.train()
     kind = type(trainer.model_wrapped).__name__
     return {"rank": trainer.args.process_index, "wrapped": kind, "logged": logged, "history": history} | {
-        "has records": has_records(callback.tracker)
+        "contains records": has_records(callback.tracker)
     }
 
 
@@ -158,7 +158,7 @@ def of_lightning(folder: Path) -> dict:
         "rank": trainer.global_rank,
         "wrapped": listener.wrapped,
         "history": listener.history,
-        "has records": has_records(callback.trackers[0]),
+        "contains records": has_records(callback.trackers[0]),
     }
 
 

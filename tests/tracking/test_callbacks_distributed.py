@@ -54,7 +54,7 @@ def assert_numbers_of_given_weights(folder, ranks):
                         name,
                         quantity,
                     )
-    assert [rank["has records"] for rank in ranks] == [True, False]
+    assert [rank["contains records"] for rank in ranks] == [True, False]
     return records
 
 

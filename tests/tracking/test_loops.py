@@ -84,7 +84,7 @@ def test_averaged_weights():
             wanted[step] = norm_of(model)
     assert norms_of(tracker) == pytest.approx(wanted, rel=1e-12)
     assert tracker.trace.records.series("learning_rate")[1].tolist() == pytest.approx([0.1, 0.075, 0.05])
-    with pytest.raises(InputError, match="parameters that the model does not have"):
+    with pytest.raises(InputError, match="parameters that are not in the model"):
         NormTracker(average, optimizer)
 
 

@@ -89,7 +89,7 @@ def test_no_step_twice_when_a_disk_fills_and_the_model_changes(tmp_path, monkeyp
             step()
     model[1].weight = nn.Parameter(torch.randn(4, 4))
     optimizer.add_param_group({"params": [model[1].weight]})
-    with pytest.warns(SeriesWarning, match="other parameters than before"):
+    with pytest.warns(SeriesWarning, match="the parameters of the model have changed"):
         step()
     assert tracker.trace.records.series("norm")[0].tolist() == [0, 1, 2, 3]
     tracker.close()
@@ -120,7 +120,7 @@ def test_observing_never_breaks_a_pass_or_a_copy():
         twin(x).sum().backward()  # a copy is not watched
         for p in model.parameters():
             p.grad = torch.ones_like(p)
-        with pytest.warns(SeriesWarning, match="no logits were seen"):
+        with pytest.warns(SeriesWarning, match="no logits were captured"):
             optimizer.step()
 
 
@@ -173,7 +173,7 @@ def test_the_trainer_may_be_interrupted_and_begin_again(tmp_path):
         first.train()
     first.train()
     assert Records.read(tmp_path / "norms").series("norm")[0].tolist() == [0, 1, 2, 3, 4, 5, 6]
-    with pytest.raises(InputError, match="has records of a run"):
+    with pytest.raises(InputError, match="contains records of a run"):
         trainer().train()
 
 
@@ -241,7 +241,7 @@ def test_data_of_another_size_under_the_same_parameter():
         model.weight.grad = None
         model.weight.data = torch.ones(40, 40)
         given(model.parameters())
-        with pytest.warns(SeriesWarning, match="other parameters than before"):
+        with pytest.warns(SeriesWarning, match="the parameters of the model have changed"):
             optimizer.step()
     assert value(tracker.trace.records, "numel") == 1600
     assert value(tracker.trace.records, "rms") == pytest.approx(0.9, rel=1e-6)

@@ -1,14 +1,14 @@
 """Leading-order tensors: the exact limit of a network whose parameters grow, and the degree of every part.
 
 saturated.py      `saturated(model)`: the limit network
-degrees.py        `degrees(model, inputs)` and its result; degree_pass.py: its pass
+degrees.py        `degrees(model, inputs)` and its result type; degree_pass.py: its forward pass
 dispatch/         runs PyTorch on leading-order tensors: views, in-place operations, one rule for each operation
-rules/            what each operation becomes; rule_files.py loads all; rules/attention/: softmax and attention
+rules/            the limit of each operation; rule_files.py loads all; rules/attention/: softmax and attention
 power_series.py   a tensor as a sum of powers of c; exponentials.py: terms smaller than any power
-parameters/       which parameters grow, which are held fixed, where they lie in memory
-forward_pass/     what is done to a model while a pass runs: hooks, kernels, saved arguments
-pass_log.py       what a pass records: sums of unequal degree, ties; findings.py: warnings for the user
-explanations.py   degrees in words; module_names.py: one name for blocks that are alike
+parameters/       which parameters grow, which are fixed, how they share memory
+forward_pass/     temporary changes to a model during a pass: hooks, kernels, saved arguments
+pass_log.py       the log of a pass: sums of unequal degree, ties; findings.py: warnings for the user
+explanations.py   degrees in words; module_names.py: one name for similar blocks
 """
 
 from importlib import import_module
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from normgrowth.limit.power_series import Series, Term, by_element
     from normgrowth.limit.rule_files import RULE_FILES
 
-# Loaded when they are first used: results of `degrees` are read without torch.
+# Loaded at first use, so that results of `degrees` can be read without torch.
 _HOME = {
     "RULES": "normgrowth.limit.dispatch",
     "RULE_FILES": "normgrowth.limit.rule_files",

@@ -1,4 +1,4 @@
-"""The pass of `degrees`: runs a model in its limit and describes what it left behind."""
+"""The pass of `degrees`: runs a model in its limit and describes the degrees of its parts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def measure(
     tolerance: float,
     fixed: Sequence[str],
 ) -> Degrees:
-    """The degrees of a model, which is called with these arguments."""
+    """The degrees of a model called with these arguments."""
     limit = limits.saturated(model, orders=orders, tolerance=tolerance, fixed=fixed)
     seen: dict[str, list[tuple[Degree, ...]]] = {}
     with _inputs(limit.model, seen):
@@ -56,7 +56,7 @@ def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]
     outputs = dict(_flat(limit.output_degrees))
     if not outputs:
         raise InputError(
-            f"{type(model).__name__} returns {type(limit.output_degrees).__name__}, in which no tensor can be found; "
+            f"{type(model).__name__} returns {type(limit.output_degrees).__name__}, which contains no tensor; "
             "return a tensor, a tuple, a dictionary or an output of transformers"
         )
     named = growing_parameters(model, limit.fixed)
@@ -74,9 +74,7 @@ def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]
             output.lower,
             seen[name][-1] if name in seen else (),
             tuple(runs[name]),
-            tuple(
-                seen.get(name, [])[-len(runs[name]) :]
-            ),  # the pass may have been made again, with more orders
+            tuple(seen.get(name, [])[-len(runs[name]) :]),  # without an earlier pass with fewer orders
             any(True for _ in modules[name].parameters(recurse=False)),
             output.sources > 0,
         )
@@ -110,7 +108,7 @@ def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]
 
 
 def _records(run: str, rows: Sequence[ModuleDegree]) -> Records:
-    """A row for each module; NaN where its output is exactly zero."""
+    """One row per module; NaN if its output is exactly zero."""
     names = [row.module or "model" for row in rows]
     layers = [place(row.module).block for row in rows]
     values = np.array([[np.nan if row.degree is None else float(row.degree) for row in rows]])
@@ -119,7 +117,7 @@ def _records(run: str, rows: Sequence[ModuleDegree]) -> Records:
 
 
 class _Origins:
-    """Which module's output a term is: the outermost that has its degree and depends on its parameters."""
+    """Finds the module whose output a term is: the outermost with the same degree and parameters."""
 
     def __init__(self, outputs: list[limits.Output]) -> None:
         self._found: dict[tuple[Degree, int], list[str]] = {}
@@ -155,7 +153,7 @@ def _dropped_term(
 
 
 def _kind(met: Sum) -> SumKind:
-    """stream: the kept term was computed from the dropped one; branch: the dropped one from the kept."""
+    """The relation of the terms; "stream": the kept term was computed from the dropped term; "branch": vice versa."""
     kept, dropped = met.kept_sources, met.dropped_sources
     if not dropped:
         return "constant"
@@ -171,7 +169,7 @@ def _named(sources: int, names: list[str]) -> list[str]:
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Degree]]:
-    """The degrees of a model's outputs under the names that it gives them."""
+    """The degrees of a model's outputs, by their names."""
     if value is None or isinstance(value, Fraction):
         yield name or "output", value
     elif isinstance(value, Mapping):
@@ -185,7 +183,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Degree]]:
 
 @contextmanager
 def _inputs(model: nn.Module, seen: dict[str, list[tuple[Degree, ...]]]) -> Iterator[None]:
-    """Write down the degrees of what goes into each module."""
+    """Record the degrees of the inputs of each module."""
     handles: list[Any] = []
     try:
         for name, module in named_modules(model):
@@ -203,7 +201,7 @@ def _inputs(model: nn.Module, seen: dict[str, list[tuple[Degree, ...]]]) -> Iter
 
 
 def _degree(tensor: Tensor) -> Degree:
-    """The degree of the whole storage, of which the tensor may be a part."""
+    """The degree of the tensor's storage, of which the tensor may be a part."""
     growth = getattr(storage_of(tensor), MARK, None)
     if growth is None:
         return Fraction(0)

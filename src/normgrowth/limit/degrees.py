@@ -1,7 +1,7 @@
-"""`degrees`: the degree of every part of a model, which sums drop a term, and what vanishes in the limit.
+"""`degrees`: the degree of every part of a model, the sums that drop a term, and the parameters that vanish.
 
 A part of degree k grows like c^k when all parameters are multiplied by c. The records have the quantity `degree` of
-every submodule (level "module"); NaN where its output is exactly zero.
+every submodule (level "module"); NaN if its output is exactly zero.
 """
 
 import re
@@ -27,11 +27,11 @@ Why = Literal["zero", "dropped", "unused"]
 
 @dataclass(frozen=True)
 class ModuleDegree:
-    """A submodule: one line of the table.
+    """A submodule: one row of the table.
 
-    lower: degrees of lower parts of its output. inputs: degrees of its tensor arguments. by_run, inputs_by_run: of
-    every run of a module that runs several times; `degree`, `lower` and `inputs` are those of the last run. owns: it
-    has parameters of its own, apart from those of its submodules. grows: its output depends on parameters.
+    lower: lower degrees in its output. inputs: degrees of its tensor arguments. by_run, inputs_by_run: degrees in every
+    run of a module that runs several times; `degree`, `lower` and `inputs` are from the last run. owns: whether it has
+    parameters outside its submodules. grows: whether its output depends on parameters.
     """
 
     __repr__ = one_line
@@ -53,12 +53,12 @@ class ModuleDegree:
 
 @dataclass(frozen=True)
 class DroppedTerm:
-    """A sum whose terms differ in degree: the lower one is dropped in the limit.
+    """A sum whose terms differ in degree: the lower term is dropped in the limit.
 
-    kept_from, dropped_from: the module whose output the term is; None: no single module's. dropped_parameters: those
-    that the dropped term depends on and the kept one does not. kind: how the two terms are related: the dropped one is
-    a bias, a constant, or the residual stream that the kept one was computed from; the dropped one is a branch that
-    was computed from the kept one; both depend on the same parameters. runs: of the module, from 0.
+    kept_from, dropped_from: the module whose output the term is; None if it is not the output of a single module.
+    dropped_parameters: parameters that only the dropped term depends on. kind: the relation of the terms: the dropped
+    term is a bias, a constant, the residual stream from which the kept term was computed, or a branch computed from
+    the kept term; or both depend on the same parameters. runs: runs of the module with this sum, from 0.
     """
 
     module: str
@@ -73,11 +73,11 @@ class DroppedTerm:
 
 @dataclass(frozen=True)
 class TiedScores:
-    """Softmax rows whose largest score several keys share.
+    """Softmax rows in which several keys tie for the largest score.
 
-    rows: all softmax rows of the module. tied: rows with a tie in the leading order; near: those of them that are
-    equal only within the tolerance. uniform: rows that no order decides: their keys get equal weights. undecided:
-    rows that an order left out might decide.
+    rows: all softmax rows of the module. tied: rows with a tie in the leading order. near: tied rows whose scores are
+    equal only within the tolerance. uniform: rows whose tie no order breaks, so that the keys get equal weight.
+    undecided: rows whose tie an order that was not computed might break.
     """
 
     module: str
@@ -90,7 +90,7 @@ class TiedScores:
 
 @dataclass(frozen=True)
 class LimitFinding:
-    """Something that a reader of a limit may not expect, such as a finite mask that growing scores outgrow."""
+    """A warning about a limit, such as a finite mask that growing scores outgrow."""
 
     kind: str
     module: str
@@ -105,17 +105,17 @@ class Degrees(Result):
     """The degree of every part of a model.
 
     model: its class. outputs: the degree of each output; None: exactly zero. vanished: parameters that no output
-    depends on in the limit, and why. parameters: the names of all that grow. orders: how many orders were carried.
-    undecided_values: values that orders left out might change. cancelled: by module, leading terms that came to 0
-    where a lower order was left out. explanation: all of this in sentences.
+    depends on in the limit, with the reason. parameters: names of all parameters that grow. orders: number of computed
+    orders. undecided_values: number of values that further orders might change. cancelled: by module, the number of
+    leading terms that cancel to 0 without a computed lower order. explanation: all of this in sentences.
     """
 
     kind: ClassVar[str] = "degrees"
 
     source: str = ""
     model: str = ""
-    input: str = "given"  # what the model read
-    unknown_share: float | None = None  # of the tokens; None: not text
+    input: str = "given"  # description of the inputs
+    unknown_share: float | None = None  # share of unknown tokens; None: not text
     fixed: tuple[str, ...] = ()  # parameters that do not grow, as names or patterns
     outputs: dict[str, Degree] = field(default_factory=dict)
     modules: tuple[ModuleDegree, ...] = ()
@@ -130,11 +130,11 @@ class Degrees(Result):
     explanation: tuple[str, ...] = ()
 
     def select(self, pattern: str = "", depth: int | None = None) -> "Degrees":
-        """With some of the modules: those whose name matches a regular expression and has at most `depth` parts."""
+        """The result for modules whose name matches a regular expression and has at most `depth` parts."""
         try:
             chosen = re.compile(pattern)
         except re.error as error:
-            raise InputError(f"{pattern}: not a regular expression: {error}") from None
+            raise InputError(f"invalid regular expression {pattern!r}: {error}") from None
         modules = [
             row
             for row in self.modules
@@ -143,7 +143,7 @@ class Degrees(Result):
         return replace(self, modules=tuple(modules))
 
     def __repr__(self) -> str:
-        """One line: a model has hundreds of submodules."""
+        """One line, because a model has hundreds of submodules."""
         vanished = f"{len(self.vanished):,} of {len(self.parameters):,} parameters vanish"
         return f"Degrees({visible(self.model)}; {len(self.modules):,} modules; {vanished})"
 
@@ -163,14 +163,16 @@ def degrees(
     out: Path | str | None = None,
     overwrite: bool = False,
 ) -> Degrees:
-    """The degree of every submodule's output: k, where it grows like c^k with parameters cθ.
+    """The degree k of every submodule's output, which grows like c^k with parameters cθ.
 
-    model: a module, or a name as `load_model` takes it.
-    inputs: what the model is called with: a tensor, a list of positional arguments, or keyword arguments by name.
-    texts: instead of inputs, sentences, or a file with one a line; without, sentences of the Python documentation.
-    orders, tolerance, fixed: as `saturated` takes them.
-    seed, attention, model_type: for a name, as `load_model` takes them. Random weights of a config.json get noise on
-    parameters that are constant when they are initialized (zero biases, unit gains), unless as_initialized is set.
+    model: a module, or a name for `load_model`.
+    inputs: arguments of the model: a tensor, a list of positional arguments, or a dict of keyword arguments.
+    texts: instead of inputs, sentences, or a file with one sentence per line (default: sentences of the Python
+    documentation).
+    orders, tolerance, fixed: options of `saturated`.
+    seed, attention, model_type: options of `load_model` for a model given by name. For random weights from a
+    config.json, parameters that are initialized as constants (zero biases, unit gains) get noise, unless
+    as_initialized is set.
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.limit import degree_pass
@@ -191,7 +193,7 @@ def degrees(
     if named and loaded.random and not as_initialized and (changed := generic(loaded.model, seed)):
         notes.append(
             f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, as if trained; "
-            "as_initialized (--as-initialized) leaves them"
+            "as_initialized (--as-initialized) keeps them unchanged"
         )
     notes += note(fixed)
     if inputs is None:
@@ -199,7 +201,7 @@ def degrees(
         inputs, said, unknown = found.tensors, found.note, found.unknown_share
         notes += [f"input: {said}", *([found.warning] if found.warning else [])]
     elif texts is not None:
-        raise InputError("give texts or inputs, not both")
+        raise InputError("pass texts or inputs, not both")
     args, kwargs = _arguments(inputs)
     with naming(model):
         if named:
@@ -220,7 +222,7 @@ def _arguments(inputs: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _check_runs(model: "nn.Module", args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise InputError if the model itself does not run: what then fails in the limit is a fault of normgrowth."""
+    """Raise InputError if the model itself does not run, so that later errors of the limit are bugs of normgrowth."""
     from normgrowth.network.hidden_states import evaluating, running
 
     first: Any = next(iter([*args, *kwargs.values()]), None)

@@ -1,4 +1,4 @@
-"""What the degrees of a model mean, in words. Every sentence follows from the records of one pass."""
+"""Explains the degrees of a model in sentences, from the records of one pass."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -33,12 +33,12 @@ def _outputs(found: "Degrees") -> Iterator[str]:
 
 
 def _norms(found: "Degrees") -> Iterator[str]:
-    """Own parameters, and an output of degree 1 whatever comes in: the size is divided away, the gain stays."""
+    """Norms with a gain: modules with own parameters and output degree 1 for every input degree."""
     for kind, rows in _norm_classes(found).items():
         yield (
             f"{kind} returns degree 1 for inputs of degree "
             f"{_degrees(one[0] for row in rows for one in row.inputs_by_run if one)} "
-            f"({counted(len(rows), 'module')}): it divides their size away, and its gain has degree 1."
+            f"({counted(len(rows), 'module')}): it normalizes the input to degree 0, and its gain has degree 1."
         )
 
 
@@ -53,7 +53,7 @@ def _norm_classes(found: "Degrees") -> "dict[str, list[ModuleDegree]]":
 
 
 def _saturating(found: "Degrees") -> Iterator[str]:
-    """No parameters, degree 0 from a positive degree: steps and signs, or a norm without a gain."""
+    """Modules without parameters with degree 0 for inputs of positive degree: steps, signs, norms without a gain."""
     rows = (
         row
         for row in found.modules
@@ -63,12 +63,12 @@ def _saturating(found: "Degrees") -> Iterator[str]:
         entering = {one[0] for row in alike for one in row.inputs_by_run if one}
         yield (
             f"{kind} returns degree 0 for inputs of degree {_degrees(entering)} "
-            f"({listed(labels(row.module for row in alike))}): what it returns stays bounded."
+            f"({listed(labels(row.module for row in alike))}): its output stays bounded."
         )
 
 
 def _products(found: "Degrees") -> Iterator[str]:
-    """What enters a module has the degrees of two earlier ones together, and none of them alone."""
+    """Modules whose input degree is the sum of the degrees of two earlier modules, as after a gate."""
     before: dict[str, list[ModuleDegree]] = {}
     gates: list[tuple[ModuleDegree, ModuleDegree, ModuleDegree]] = []
     entered = {row.module: row.inputs for row in found.modules}
@@ -87,14 +87,14 @@ def _products(found: "Degrees") -> Iterator[str]:
     ):
         one, other, after = alike[0]
         yield (
-            f"{label} gets degree {_degree(after.inputs[0])}, that of a product of {_last(one)} "
+            f"{label} gets an input of degree {_degree(after.inputs[0])}, the degree of a product of {_last(one)} "
             f"({_degree(one.degree)}) and {_last(other)} ({_degree(other.degree)}), as in a gate, "
-            f"and returns {_degree(after.degree)}."
+            f"and returns degree {_degree(after.degree)}."
         )
 
 
 def _pair(rows: list["ModuleDegree"], wanted: Fraction) -> "tuple[ModuleDegree, ModuleDegree] | None":
-    """The latest two modules whose degrees, both positive, add up to what is wanted."""
+    """The latest two modules with positive degrees that add up to `wanted`."""
     for j in range(len(rows) - 1, 0, -1):
         for i in range(j - 1, -1, -1):
             one, other = rows[i].degree, rows[j].degree
@@ -118,7 +118,7 @@ def _biases(found: "Degrees") -> Iterator[str]:
         names = {name.rpartition(".")[2] for met in sums for name in met.dropped_parameters}
         yield (
             f"In {which} the {' or '.join(sorted(names)) or 'bias'} vanishes: degree "
-            f"{_degrees(met.dropped for met in sums)} beside a product of degree "
+            f"{_degrees(met.dropped for met in sums)} vs. a product of degree "
             f"{_degrees(met.kept for met in sums)}."
         )
 
@@ -133,8 +133,8 @@ def _constants(found: "Degrees") -> Iterator[str]:
     for kind, sums in by_class.items():
         yield (
             f"In {counted(len({met.module for met in sums}), 'module')} of class {kind} a constant (degree "
-            f"{_degrees(met.dropped for met in sums)}{', such as eps' if kind in norms else ''}) is nothing "
-            f"beside degree {_degrees(met.kept for met in sums)}."
+            f"{_degrees(met.dropped for met in sums)}{', such as eps' if kind in norms else ''}) vanishes "
+            f"compared with degree {_degrees(met.kept for met in sums)}."
         )
 
 
@@ -145,7 +145,7 @@ def _sums(found: "Degrees") -> Iterator[str]:
         if block is not None:
             blocks.setdefault(stack, set()).add(block)
     if all(met.kind == "constant" for met in found.dropped_terms):
-        yield "Apart from constants, every sum joins terms of one degree: no branch is dropped."
+        yield "Apart from constants, all terms of every sum have the same degree: no branch is dropped."
     rest = [met for met in found.dropped_terms if met.kind not in ("bias", "constant")]
     for label, alike in grouped(rest, lambda met: met.module, _alike):
         here = {place(met.module).block for met in alike}
@@ -155,7 +155,7 @@ def _sums(found: "Degrees") -> Iterator[str]:
 
 
 def _when(met: "DroppedTerm", found: "Degrees") -> str:
-    """Which runs are meant, of a module that ran several times and did not do so in all of them."""
+    """The runs that a sentence is about, if the module ran several times and not all runs have this sum."""
     total = next((row.runs for row in found.modules if row.module == met.module), 1)
     if len(met.runs) >= total:
         return ""
@@ -165,7 +165,7 @@ def _when(met: "DroppedTerm", found: "Degrees") -> str:
 
 
 def _alike(met: "DroppedTerm") -> tuple[object, ...]:
-    """Which sums of several blocks are told in one sentence."""
+    """A key: sums of several blocks with the same key share one sentence."""
     origin = {"stream": met.kept_from, "branch": met.dropped_from}.get(met.kind)
     own = None if origin is None else place(origin)
     inside = own is not None and own[:2] == place(met.module)[:2]
@@ -174,7 +174,7 @@ def _alike(met: "DroppedTerm") -> tuple[object, ...]:
 
 
 def _here(name: str | None, met: "DroppedTerm") -> str | None:
-    """The part of its own block that a term comes from."""
+    """The part of the block that a term comes from."""
     if name is None or (there := place(name))[:2] != place(met.module)[:2] or there.block is None:
         return None
     return there.rest or None
@@ -199,23 +199,23 @@ def _met(sums: list["DroppedTerm"]) -> str:
         ).replace(", (", " (")
     if first.kind == "branch":
         return (
-            f"{dropped_from or 'a branch'} (degree {dropped}) is nothing beside the residual stream "
+            f"{dropped_from or 'a branch'} (degree {dropped}) vanishes compared with the residual stream "
             f"(degree {kept}): the branch is dropped."
         )
     if first.kind == "same":
-        return f"of two terms with the same parameters that of degree {kept} outgrows that of {dropped}."
+        return f"two terms depend on the same parameters; the term of degree {kept} outgrows that of degree {dropped}."
     only = labels(name for met in sums for name in met.dropped_parameters)
     ours = f", which depends on {listed(only)}" if only and not dropped_from else ""
     other = f"{dropped_from or 'another'} (degree {dropped}){ours}"
-    return f"{kept_from or 'a term'} (degree {kept}) outgrows {other}: that is dropped."
+    return f"{kept_from or 'a term'} (degree {kept}) outgrows {other}, which is dropped."
 
 
 def _vanished(found: "Degrees") -> Iterator[str]:
     kinds = {row.module: row.class_name for row in found.modules}
     for why, said in (
-        ("dropped", "Vanished in the limit, since what they enter is dropped"),
-        ("zero", "Exactly zero, and so without a degree"),
-        ("unused", "Without a part in what the outputs are made of"),
+        ("dropped", "Vanish in the limit because their terms are dropped"),
+        ("zero", "Exactly zero, so without a degree"),
+        ("unused", "Not used by the outputs"),
     ):
         names = [name for name, reason in found.vanished.items() if reason == why]
         if names:
@@ -224,7 +224,7 @@ def _vanished(found: "Degrees") -> Iterator[str]:
 
 
 def covering(names: Collection[str], parameters: Sequence[str], kinds: Mapping[str, str]) -> list[str]:
-    """Few words for many parameters: modules that are meant as a whole, names that are meant in a whole class.
+    """A short description of many parameters: whole modules ("all of X"), then whole classes ("the bias of every Y").
 
     kinds: the class of each module.
     """
@@ -245,7 +245,7 @@ def covering(names: Collection[str], parameters: Sequence[str], kinds: Mapping[s
     for (kind, last), everywhere in alike.items():
         others = sorted(everywhere - meant)
         if kind and len(everywhere) > 1 + 4 * len(others) and everywhere & left.keys():
-            but = f" but {listed([name.rpartition('.')[0] for name in others])}" if others else ""
+            but = f" except {listed([name.rpartition('.')[0] for name in others])}" if others else ""
             said.append(f"the {last} of every {kind}{but}")
             left = {name: None for name in left if name not in everywhere}
     return said + labels(left)
@@ -262,10 +262,10 @@ def _ties(found: "Degrees") -> Iterator[str]:
     text = f"Several keys share the largest score in {tied:,} of {rows:,} softmax rows ({where})"
     no_matter = "" if found.undecided_values else ", but the keys that tie have equal values"
     details = [
-        f"in {uniform:,} they share alike" if uniform else "",
-        f"in {tied - uniform:,} a lower order tells them apart" if tied > uniform else "",
-        f"{near:,} are equal within rounding only" if near else "",
-        f"{undecided:,} might be decided by orders that were left out{no_matter}" if undecided else "",
+        f"in {uniform:,} they get equal weight" if uniform else "",
+        f"in {tied - uniform:,} a lower order breaks the tie" if tied > uniform else "",
+        f"{near:,} are equal only within rounding" if near else "",
+        f"{undecided:,} might be decided by orders that were not computed{no_matter}" if undecided else "",
     ]
     yield "; ".join(filter(None, [text, *details])) + "."
 
@@ -273,12 +273,13 @@ def _ties(found: "Degrees") -> Iterator[str]:
 def _doubts(found: "Degrees") -> Iterator[str]:
     if found.cancelled:
         where = listed(labels(found.cancelled))
-        yield f"Leading terms came to exactly 0 where a lower order was left out, in {where}."
+        yield f"Leading terms cancel to exactly 0 without a computed lower order in {where}."
     if found.undecided_values:
-        values = "1 value hangs" if found.undecided_values == 1 else f"{found.undecided_values:,} values hang"
+        values = (
+            "1 value depends" if found.undecided_values == 1 else f"{found.undecided_values:,} values depend"
+        )
         yield (
-            f"{values} on what orders below the {counted(found.orders, 'order')} carried along might decide; "
-            "more orders may tell."
+            f"{values} on orders below the {counted(found.orders, 'computed order')}; more orders may decide."
         )
 
 

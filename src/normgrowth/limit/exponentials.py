@@ -1,8 +1,8 @@
-"""Sums, products and ratios of what is smaller than any power of c.
+"""Sums, products and ratios of parts that are smaller than any power of c.
 
-    sigmoid(x) = 1 - exp(-x) + ...        for x that grows: weight -1, decay x
+    sigmoid(x) = 1 - exp(-x) + ...        if x grows: weight -1, decay x
 
-Of a sum the part that decays more slowly is left; where two decay alike, their weights add.
+In a sum, the part with the slowest decay remains. If two parts have the same decay, their weights add.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def weighted(part: Exponential, factor: Any) -> Exponential:
 
 
 def times(x: Series, factor: Any) -> Series:
-    """A constant factor; what is exactly 0 stays so."""
+    """The series times a constant factor; exact zeros stay exact."""
     unfinished = None
     if x.unfinished is not None:
         if not isinstance(factor, Tensor) or factor.dim() == 0:
@@ -40,7 +40,7 @@ def times(x: Series, factor: Any) -> Series:
         if unfinished is None:
             x = finished(x)
     found = x.map(lambda value: value * factor)
-    found.unfinished = unfinished  # nobody else has it yet
+    found.unfinished = unfinished  # safe: `found` is new and not shared
     if x.exact_zeros and not isinstance(factor, Tensor):
         found = found.changed(exact_zeros=True)
     if (scales := x.scales) is not None and (not isinstance(factor, Tensor) or factor.numel() == 1):
@@ -56,7 +56,7 @@ def _chosen(first: Tensor, a: Series, b: Series) -> Series:
 
 
 def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> Exponential | None:
-    """The one that decays more slowly, element by element."""
+    """The part with the slower decay, element by element."""
     if a is None or b is None:
         kept = b if a is None else a
         return None if kept is None else broadcast(kept, shape)
@@ -69,7 +69,7 @@ def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> Exp
 
 
 def of_sum(found: Series, a: Series, b: Series) -> Series:
-    """A sum with the exponentially small part that it has."""
+    """The sum `found` of a and b with its exponentially small part added."""
     lost = a.lost or b.lost
     if found.exponential is a.exponential is b.exponential is None:
         return found if found.lost == lost else found.changed(lost=lost)
@@ -80,7 +80,7 @@ def of_sum(found: Series, a: Series, b: Series) -> Series:
 
 
 def leading_values(x: Series) -> Tensor:
-    """The leading coefficient of each element; 0 where there is none."""
+    """The leading coefficient of each element; 0 if it has none."""
     found = x.top.value
     for term in x.terms[1:]:
         found = torch.where(found == 0, term.value, found)
@@ -88,7 +88,10 @@ def leading_values(x: Series) -> Tensor:
 
 
 def of_product(found: Series, a: Series, b: Series) -> Series:
-    """(A + α)(B + β) = AB + αB + Aβ + αβ. Powers of c in front of an exponential are left out."""
+    """The product with its exponentially small part: (A + α)(B + β) = AB + αB + Aβ + αβ.
+
+    Powers of c in front of an exponential are ignored.
+    """
     if a.exponential is None and b.exponential is None:
         lost = a.lost or b.lost
         return found if found.lost == lost else found.changed(lost=lost)
@@ -103,7 +106,7 @@ def of_product(found: Series, a: Series, b: Series) -> Series:
 
 
 def summed_over(part: Exponential, dims: list[int], keep: bool) -> Exponential:
-    """Over some dimensions: those that decay most slowly, together."""
+    """The sum over some dimensions: the parts with the slowest decay, added."""
     order = [d for d in range(part.weight.dim()) if d not in dims] + dims
     outer = [part.weight.shape[d] for d in order[: len(order) - len(dims)]]
 
@@ -126,7 +129,7 @@ def summed_over(part: Exponential, dims: list[int], keep: bool) -> Exponential:
 
 
 def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Tensor]:
-    """α/β where both vanish, and where it would grow without bound."""
+    """α/β for elements where both vanish, and a mask of elements where the ratio is unbounded."""
     a, b = broadcast(a, shape), broadcast(b, shape)
     slower = combine(lambda x, y: x - y, a.decay, b.decay)
     weight = torch.where(b.weight != 0, a.weight / b.weight, torch.zeros_like(a.weight))

@@ -1,4 +1,4 @@
-"""What a limit shows that its reader may not expect: masks that growing scores outgrow, values that leave torch."""
+"""Warnings about a limit: finite masks that growing scores outgrow, values that are converted out of torch."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-FINITE_MASK = -1e3  # a constant at or below this, beside zeros, is meant as a mask
+FINITE_MASK = -1e3  # a tensor of zeros and constants at or below this is considered a mask
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know about a limit. operation and value: of what was found, where there is one."""
+    """One warning about a limit. operation, value: the operation and value concerned, if any."""
 
     kind: Literal["finite_mask", "left_torch", "constant_output", "out_of_range"]
     module: str
@@ -29,13 +29,13 @@ class Finding:
     def _message(self, where: str) -> str:
         if self.kind == "finite_mask":
             return (
-                f"{where}: the mask {self.value:g} is a finite number, which scores of degree {self.degree} outgrow: "
-                "in the limit masked positions count like others. Mask with -inf or torch.finfo(dtype).min"
+                f"{where}: the mask {self.value:g} is finite, so scores of degree {self.degree} outgrow it and "
+                "masked positions are visible in the limit. Mask with -inf or torch.finfo(dtype).min"
             )
         if self.kind == "left_torch":
             return (
-                f"{where}: Tensor.{self.operation} takes a value of degree {self.degree} out of torch; what is "
-                "computed from it counts as a constant"
+                f"{where}: Tensor.{self.operation} converts a value of degree {self.degree} out of torch; results "
+                "computed from it are treated as constants"
             )
         if self.kind == "out_of_range":
             return (
@@ -43,13 +43,13 @@ class Finding:
                 "compute the limit in float32, or scale the weights"
             )
         return (
-            f"{where} ({self.operation}) gets an input of degree {self.degree}, has parameters, and returns a "
-            "constant: a kernel outside torch would look like this"
+            f"{where} ({self.operation}) gets an input of degree {self.degree}, has parameters, but returns a "
+            "constant: it may use a kernel outside torch"
         )
 
 
 def messages(findings: Iterable[Finding]) -> list[str]:
-    """A sentence for each finding; those that differ in their module only share one."""
+    """One sentence per finding; findings that differ only in their module share one."""
     alike: dict[Finding, list[str]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, module=""), []).append(finding.module)
@@ -72,7 +72,7 @@ def finite_mask(value: Tensor) -> float | None:
 
 
 class LeavingTorch(TorchFunctionMode):
-    """Calls `left` with a tensor and the method that takes its values out of torch."""
+    """Calls `left` with a tensor and the method that converts its values out of torch."""
 
     METHODS: ClassVar = {
         getattr(Tensor, name): name for name in ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr")

@@ -1,4 +1,4 @@
-"""Names that differ in the number of their block only are one name: encoder.layer.0-11.attention."""
+"""Combine names that differ only in their block number: encoder.layer.0-11.attention."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """A module's name, taken apart at its first number."""
+    """A module's name, split at its first number."""
 
     stack: str  # encoder.layer; the whole name if there is no number
     block: int | None
@@ -41,7 +41,7 @@ def spans(indices: Iterable[int]) -> str:
 def grouped(
     items: Iterable[T], name: Callable[[T], str], key: Callable[[T], Hashable]
 ) -> list[tuple[str, list[T]]]:
-    """Items that are alike but for the number of their block, under the name that they share."""
+    """Group items that differ only in their block number, by their common name."""
     found: dict[Hashable, list[T]] = {}
     for item in items:
         where = place(name(item))
@@ -58,12 +58,12 @@ def labels(names: Iterable[str]) -> list[str]:
 
 
 def within(name: str, module: str) -> bool:
-    """Whether a name is that of the module or of something in it."""
+    """Whether a name is the module or inside it."""
     return not module or name == module or name.startswith(f"{module}.")
 
 
 def listed(words: Sequence[str], most: int = 4) -> str:
-    """a, b and c; of many, the first and how many more."""
+    """The words as "a, b and c"; long lists as the first `most` words and the number of others."""
     if len(words) > most + 1:
         return f"{', '.join(words[:most])} and {len(words) - most:,} more"
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""

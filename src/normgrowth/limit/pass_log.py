@@ -17,7 +17,7 @@ Degree = Fraction | None  # None: exactly zero
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum whose terms differ in degree: in the limit only the higher one remains."""
+    """A sum whose terms differ in degree: only the higher term remains in the limit."""
 
     module: str
     kept: Fraction
@@ -29,14 +29,14 @@ class Sum:
 
 @dataclass(frozen=True)
 class Tie:
-    """Softmax rows whose largest score several keys share."""
+    """Softmax rows in which several keys tie for the largest score."""
 
     module: str
-    rows: int  # of how many
+    rows: int  # number of all rows
     tied: int  # rows with a tie in the leading order
-    near: int  # ... of them, those equal within the tolerance only
-    uniform: int  # rows whose tie no order breaks: their keys have equal weights
-    undecided: int  # rows whose tie an order that was left out might break
+    near: int  # tied rows that are equal only within the tolerance
+    uniform: int  # rows whose tie no order breaks: their keys get equal weight
+    undecided: int  # rows whose tie an order that was not computed might break
 
 
 @dataclass
@@ -44,21 +44,23 @@ class Context:
     orders: int = 1
     tolerance: float = 256  # units of rounding of the largest score
     attention_only: bool = False
-    exponentials: bool = False  # carry what is smaller than any power of c
-    parameters: list[str] = field(default_factory=list)  # names of those that grow; one bit of `sources` each
+    exponentials: bool = False  # compute parts that are smaller than any power of c
+    parameters: list[str] = field(default_factory=list)  # parameters that grow; one bit of `sources` each
     training: bool = False  # some module is in training mode
     sums: list[Sum] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
-    cancelled: Counter[str] = field(default_factory=Counter)  # module -> leading terms that came to 0
-    doubtful: int = 0  # values that depend on a tie which an order that was left out might break
-    unranked: int = 0  # values that depend on an exponentially small part which was not carried
-    findings: dict[Finding, int] = field(default_factory=dict)  # -> how often
-    coarsest: float = 0.0  # unit of rounding of the narrowest dtype that coefficients passed through
+    cancelled: Counter[str] = field(
+        default_factory=Counter
+    )  # module -> number of leading terms that cancel to 0
+    doubtful: int = 0  # values that depend on a tie that an order that was not computed might break
+    unranked: int = 0  # values that depend on an exponentially small part that was not computed
+    findings: dict[Finding, int] = field(default_factory=dict)  # finding -> count
+    coarsest: float = 0.0  # largest unit of rounding among dtypes that coefficients were cast to
     path: list[str] = field(default_factory=list)
-    entered: Counter[str] = field(default_factory=Counter)  # module -> how often it began to run
+    entered: Counter[str] = field(default_factory=Counter)  # module -> number of started runs
 
     def eps(self, dtype: torch.dtype) -> float:
-        """The unit of rounding: not finer than that of a dtype which the network cast to on its way."""
+        """The unit of rounding of a dtype, at least that of the coarsest dtype that the network cast to."""
         return max(torch.finfo(dtype).eps, self.coarsest)
 
     @property
@@ -80,6 +82,6 @@ class Context:
         return UnsupportedOperation(str(operation), self.module, degrees, why)
 
     def diverges(self, operation: Any, degrees: Sequence[Degree], sources: int) -> NoLimit:
-        """The refusal of a value that grows faster than any power of c."""
+        """The error for a value that grows faster than any power of c."""
         names = [name for bit, name in enumerate(self.parameters) if sources >> bit & 1]
         return NoLimit(str(operation), self.module, degrees, parameters=names)

@@ -1,13 +1,13 @@
-"""A tensor that grows with c, as a sum of powers of c with tensors for coefficients.
+"""A tensor that grows with c, as a sum of powers of c with tensors as coefficients.
 
     f(cθ) = c^3 A + c^1 B + ...        terms of degree 3 and 1, coefficients A and B
 
-Coefficients hold exact zeros where an element has no part of that degree, so elements of one tensor may differ
-in degree. The leading term of every element is exact. What is lower may be left out; `rest` is the highest
-degree of anything that was, so that a decision by lower orders can be told from one that nothing could change.
+Coefficients are exactly zero where an element has no part of that degree, so elements of one tensor may differ
+in degree. The leading term of every element is exact. Lower terms may be left out; `rest` is the highest degree
+that was left out. It shows whether a decision by lower orders is final or might change with more orders.
 
-Behind all powers there may be a part that is exponentially small: sigmoid(c) = 1 - exp(-c) + ... It decides how
-values rank that are equal in the limit, what their ratio is where they vanish, and what their logarithm is.
+Below all powers there may be an exponentially small part: sigmoid(c) = 1 - exp(-c) + ... It determines the ranking
+of values that are equal in the limit, and the ratio and the logarithm of values that vanish.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,66 +19,67 @@ import torch
 from torch import Tensor
 
 ZERO = Fraction(0)
-MASK = -1e29  # a constant below this, or below half of its dtype's smallest value, is a mask: minus infinity
+MASK = (
+    -1e29
+)  # a constant below this, or below half of its dtype's minimum, is a mask and treated as minus infinity
 
 
-# Neither is ever changed. They are not frozen, since that takes longer than the arithmetic of a small tensor.
+# Term and Exponential are immutable by convention: creating frozen dataclasses takes longer than arithmetic on a small
+# tensor.
 @dataclass(slots=True)
 class Term:
     degree: Fraction
     value: Tensor
-    sources: int  # which parameters it depends on, a bit for each
+    sources: int  # the parameters it depends on, one bit each
 
 
 @dataclass(frozen=True)
 class Exponential:
-    """weight · exp(-decay): smaller than any power of c, since the decay grows."""
+    """weight · exp(-decay): smaller than any power of c, because the decay grows."""
 
-    weight: Tensor  # 0 where there is no such part
+    weight: Tensor  # 0 for elements without such a part
     decay: "Series"
 
 
 class Unfinished(Protocol):
-    """Lower orders that are computed only if something asks for them: those of attention scores."""
+    """Deferred lower orders, which are computed only on demand (for attention scores)."""
 
     def finished(self) -> "Series":
         """The series with all of its orders."""
         ...
 
     def part(self, place: tuple[slice, slice]) -> "Series":
-        """All orders of a part of the leading two dimensions of four: batch, heads."""
+        """All orders of a part of the first two of four dimensions (batch, heads)."""
         ...
 
     def viewed(self, shape: torch.Size) -> "Unfinished | None":
-        """The same of a contiguous view of this shape; None if it cannot be said of one."""
+        """The deferred orders of a contiguous view of this shape; None if they have to be computed first."""
         ...
 
     def times(self, factor: float) -> "Unfinished | None":
-        """The same of scores times a number; None if they have to be finished first."""
+        """The deferred orders of the scores times a number; None if they have to be computed first."""
         ...
 
     def plus(self, scores: "Series", other: "Series") -> "Series | None":
-        """The sum of unfinished scores and something else; None if they have to be finished first."""
+        """The sum of unfinished scores and another series; None if they have to be finished first."""
         ...
 
 
 @dataclass(slots=True)
 class Series:
-    terms: tuple[Term, ...]  # of falling degree, at least one
-    rest: Fraction | None = None  # the highest degree left out; None: nothing was
-    zero: bool = False  # exactly 0, and so without a degree
-    doubt: bool = False  # a distribution over keys that an order left out might have told apart
+    terms: tuple[Term, ...]  # in descending degree, at least one
+    rest: Fraction | None = None  # the highest degree that was left out; None: nothing was left out
+    zero: bool = False  # exactly 0, so without a degree
+    doubt: bool = False  # attention weights with a tie that an order that was left out might break
     exponential: Exponential | None = None
-    lost: bool = False  # an exponentially small part may be there and is not carried
-    exact_zeros: bool = False  # even then, elements that are 0 are exactly 0: what relu cut off
-    diverges: Exception | None = (
-        None  # the refusal of elements that are infinite, unless nothing depends on them
-    )
+    lost: bool = False  # there may be an exponentially small part that was not computed
+    exact_zeros: bool = False  # even if lost, elements that are 0 are exactly 0, for example after relu
+    diverges: Exception | None = None  # the error for infinite elements, raised if a result depends on them
     scales: dict[Fraction, Tensor] | None = (
-        None  # of scores: by degree, |q||k| of each matrix; they round by that
+        None  # for scores: |q||k| of each matrix by degree, which bounds their rounding
     )
-    unfinished: Unfinished | None = None  # what `terms` lack; None: nothing but what `rest` says
-    known_zeros: bool = False  # elements that are 0 have no power of c that was left out
+    unfinished: Unfinished | None = None  # deferred orders that `terms` lack; None: none
+    known_zeros: bool = False  # for elements that are 0, no power of c was left out
 
     @property
     def top(self) -> Term:
@@ -94,16 +95,16 @@ class Series:
 
     @property
     def is_constant(self) -> bool:
-        """Whether c has no part in it."""
+        """Whether it does not depend on c."""
         return self.rest is None and len(self.terms) == 1 and self.top.degree == 0
 
     @property
     def is_given(self) -> bool:
-        """Whether it is a constant that no parameter has a part in: exact in every element."""
+        """Whether it is a constant that depends on no parameter, so that every element is exact."""
         return self.is_constant and not self.top.sources and not self.lost and self.exponential is None
 
     def changed(self, **fields: Any) -> "Series":
-        """A copy with other values of some fields; `dataclasses.replace` takes three times as long."""
+        """A copy with some fields replaced; `dataclasses.replace` takes three times as long."""
         found = Series(
             self.terms,
             self.rest,
@@ -128,9 +129,12 @@ class Series:
         return Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges, self.scales)
 
     def move(self, f: Callable[[Tensor], Tensor]) -> "Series":
-        """Apply a function that only moves, copies or leaves out elements."""
+        """Apply a function that only moves, copies or drops elements."""
         found = self.map(f)
-        found.exact_zeros, found.known_zeros = self.exact_zeros, self.known_zeros  # nobody else has it yet
+        found.exact_zeros, found.known_zeros = (
+            self.exact_zeros,
+            self.known_zeros,
+        )  # safe: `found` is not shared yet
         if self.exponential is None:
             return found
         moved = Exponential(f(self.exponential.weight), self.exponential.decay.move(f))
@@ -140,18 +144,18 @@ class Series:
         return next((term.value for term in self.terms if term.degree == degree), None)
 
     def only(self, keep: Tensor) -> "Series":
-        """Zero where `keep` is False."""
+        """The series with zeros where `keep` is False."""
         return self.map(lambda value: torch.where(keep, value, torch.zeros((), dtype=value.dtype)))
 
     def vanishes(self) -> Tensor:
-        """Where no term is left: elements that are 0, or smaller than any power of c."""
+        """Elements without a term: 0, or smaller than any power of c."""
         found = self.top.value == 0
         for term in self.terms[1:]:
             found = found & (term.value == 0)
         return found
 
     def sign(self, infinite: bool = False) -> Tensor:
-        """The sign of each element as c grows: that of its leading term. Infinities stay if asked."""
+        """The sign of each element for large c, which is the sign of its leading term. infinite: keep infinities."""
         sign = torch.sign(self.top.value)
         if infinite:
             sign = torch.where(torch.isfinite(self.top.value), sign, self.top.value)
@@ -166,7 +170,7 @@ class Series:
 
 
 def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
-    """`torch.broadcast_shapes` of two, which takes longer than the sum of two small tensors."""
+    """`torch.broadcast_shapes` for two shapes, but faster: the original takes longer than a sum of small tensors."""
     if len(a) < len(b):
         a, b = b, a
     return a if a[len(a) - len(b) :] == b else torch.broadcast_shapes(a, b)
@@ -182,7 +186,7 @@ def constant(value: Tensor) -> Series:
 
 
 def nonzero(value: Tensor) -> bool:
-    """Whether any element is not 0; of many, the first few are asked before all are."""
+    """Whether any element is not 0; checks the first few elements before all of them."""
     if value.numel() > 4096 and value.is_contiguous() and bool(value.view(-1)[:64].any()):
         return True
     return bool(value.count_nonzero())  # faster than any()
@@ -194,7 +198,7 @@ def all_nonzero(value: Tensor) -> bool:
 
 
 def mask_bound(dtype: torch.dtype) -> float:
-    """A constant at or below this masks: -inf, finfo.min, -1e30."""
+    """The bound for masks: a constant at or below it is a mask (-inf, finfo.min, -1e30)."""
     return max(MASK, torch.finfo(dtype).min / 2) if dtype.is_floating_point else MASK
 
 
@@ -203,7 +207,7 @@ def hides(value: Tensor) -> Tensor:
 
 
 def masked(value: Tensor) -> Tensor | None:
-    """Where a constant masks; None if nowhere. The smallest float16 masks in any dtype."""
+    """The elements of a constant that are masks; None if there are none. float16's minimum is a mask in any dtype."""
     if not value.is_floating_point() or value.numel() == 0:
         return None
     bound = mask_bound(value.dtype)
@@ -238,15 +242,15 @@ def highest(*degrees: Fraction | None) -> Fraction | None:
 
 
 def from_parts(parts: dict[Fraction, tuple[Tensor, int]], rest: Fraction | None = None) -> Series:
-    """The terms in order, those that are all 0 left out (a zero has no degree).
+    """The series of these parts in descending degree, without terms that are all 0 (a zero has no degree).
 
-    A rest above the lowest term only says that this term may lack something.
+    A rest above the lowest term means only that this term may be incomplete.
     """
     return without_zeros([Term(degree, *parts[degree]) for degree in sorted(parts, reverse=True)], rest)
 
 
 def without_zeros(terms: list[Term], rest: Fraction | None) -> Series:
-    """Terms of falling degree, those that are all 0 left out."""
+    """The series of terms in descending degree, without terms that are all 0."""
     kept = tuple([term for term in terms if nonzero(term.value)])
     if kept:
         return Series(kept, rest)
@@ -256,9 +260,9 @@ def without_zeros(terms: list[Term], rest: Fraction | None) -> Series:
 
 
 def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> Series:
-    """A function that is linear in all arguments together (a sum, a concatenation), degree by degree.
+    """Apply a function that is jointly linear in its arguments (a sum, a concatenation), degree by degree.
 
-    moves: each element of the result is one of an argument (a concatenation, a choice).
+    moves: each element of the result is an element of an argument (a concatenation, a choice).
     """
     scales = next((s.scales for s in series if s.scales is not None), None)
     found = _combined(f, *series)
@@ -301,7 +305,7 @@ def _combined(f: Callable[..., Tensor], *series: Series) -> Series:
 
 
 def _one_degree(series: tuple[Series, ...]) -> list[Term] | None:
-    """The terms of series that have one each, all of one degree."""
+    """The terms of the series if each has one term and all have the same degree, else None."""
     degree = series[0].top.degree
     for s in series:
         if len(s.terms) != 1 or s.zero or s.terms[0].degree != degree:
@@ -310,7 +314,7 @@ def _one_degree(series: tuple[Series, ...]) -> list[Term] | None:
 
 
 def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders: int) -> Series:
-    """A bilinear function: pairs of terms from the highest degree down, until every element has a leading one."""
+    """Apply a bilinear function to pairs of terms in descending degree, until every element has a leading term."""
     if a.zero or b.zero:
         return Series((Term(ZERO, f(a.top.value, b.top.value), 0),), zero=True)
     top = a.top.degree + b.top.degree
@@ -320,7 +324,7 @@ def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders:
     first = Term(top, f(a.top.value, b.top.value), a.top.sources | b.top.sources)
     if len(a.terms) == len(b.terms) == 1:
         return Series((first,), rest)
-    if orders == 1 and all_nonzero(first.value):  # no pair but the first is looked at
+    if orders == 1 and all_nonzero(first.value):  # the first pair suffices
         next_a = a.terms[1].degree + b.top.degree if len(a.terms) > 1 else None
         next_b = b.terms[1].degree + a.top.degree if len(b.terms) > 1 else None
         return Series((first,), highest(rest, next_a, next_b))
@@ -339,7 +343,7 @@ def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders:
             if value is None:
                 value = found
             elif value.shape == found.shape and value.dtype == found.dtype:
-                value.add_(found)  # nobody else has it yet
+                value.add_(found)  # safe: `value` is not shared yet
             else:
                 value = value + found
             sources = s.sources | t.sources | (sources or 0)
@@ -356,12 +360,12 @@ def by_element(
     relative: bool = True,
     curved: bool = False,
 ) -> Series:
-    """A function of the leading term of each element.
+    """Apply a function to the leading term of each element.
 
-    f takes a degree and coefficients and returns the parts of its result. What was left out of the argument
-    is left out of the result: by as many degrees below its leading term (`relative`), or nowhere. A `curved`
-    function is taken as its tangent at 0 where the argument falls to 0: what is of the second order is left out;
-    where the argument grows it is at its asymptote, which lower orders do not move.
+    f takes a degree and coefficients and returns the parts of its result. Lower terms of the argument are left out. If
+    `relative`, the result then lacks terms at the same distance below its leading term; otherwise lower terms do not
+    change it. A `curved` function is replaced by its tangent at 0 if the argument vanishes, which leaves out the second
+    order; if the argument grows, it is replaced by its asymptote, which lower orders do not change.
     """
     terms = series.terms
     leading: list[Tensor | None] = [None]  # everywhere
@@ -393,6 +397,6 @@ def by_element(
             lower = highest(*(t.degree for t in terms if t.degree < term.degree), series.rest)
             if relative and lower is not None and not (curved and term.degree > 0):
                 gap.append(degree + lower - term.degree)
-    if not parts:  # nothing of it counts
+    if not parts:  # the result has no terms
         return constant(torch.zeros_like(series.top.value))
     return from_parts(parts, max(gap, default=None))

@@ -1,4 +1,4 @@
-"""All rules, loaded so that they register."""
+"""Imports all files with rules, which registers the rules."""
 
 from normgrowth.limit.rules import (
     arithmetic,

@@ -23,37 +23,37 @@ from normgrowth.limit.pass_log import Context, Sum, Tie
 from normgrowth.limit.power_series import Series, Term, nonzero
 from normgrowth.text import by_run, html_table
 
-MORE_ORDERS = 3  # if the leading one leaves something open
+MORE_ORDERS = 3  # orders of a second pass, if the leading order leaves something undecided
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a submodule gave: one row of the table of degrees."""
+    """The output of a submodule: one row of the table of degrees."""
 
     module: str
     kind: str  # its class
     degree: Fraction | None  # None: exactly zero
-    lower: tuple[Fraction, ...]  # of elements, or parts, below
+    lower: tuple[Fraction, ...]  # lower degrees in the output
     sources: int
 
 
 @dataclass
 class Limit:
-    """A model in the limit; called like the model, with the model's own kind of output.
+    """A model in the limit. Call it like the model; it returns the same type of output.
 
-    After a call: `degrees` (module -> degree of its output), `ties`, `sums` (where terms of unlike degree met),
-    `vanished` (parameters that the output no longer depends on), `cancelled` (leading terms that came to 0 where
-    a lower order was left out), `doubtful` (how many values hang on a tie that such an order might decide),
-    `findings` (masks that are finite numbers; what leaves torch, looked for in the first call). All are of the last
-    call. What a call returns may be given to the next one (a cache of keys and values): it keeps its degree. To
-    another Limit it is refused.
+    Attributes after a call, from the last call: `degrees` (module -> degree of its output), `ties`, `sums` (sums of
+    terms of unequal degree), `vanished` (parameters that the output no longer depends on), `cancelled` (leading terms
+    that cancel to 0 although a lower order was left out), `doubtful` (number of values that orders that were left out
+    might change), `findings` (finite masks; values converted out of torch, which only the first call detects). The
+    output of a call can be passed to the next call (a KV cache) and keeps its degree. Another Limit raises an error
+    for it.
     """
 
     model: nn.Module
-    orders: int | None = None  # None: as many as ties ask for
+    orders: int | None = None  # None: as many as ties require
     tolerance: float = 256
     attention_only: bool = False
-    fixed: Sequence[str] = ()  # names, or patterns of names, of parameters that do not grow
+    fixed: Sequence[str] = ()  # names or patterns of parameters that do not grow
     outputs: list[Output] = field(default_factory=list)
     ties: list[Tie] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
@@ -65,23 +65,23 @@ class Limit:
     doubtful: int = 0
     _called: bool = field(default=False, repr=False)
     _layout: ParameterLayout | None = field(default=None, repr=False)
-    _run_mark: object = field(default_factory=object, repr=False)  # on every tensor that a call makes
+    _run_mark: object = field(default_factory=object, repr=False)  # marks every tensor that a call creates
     _needed: tuple[int, bool] = field(
         default=(1, False), repr=False
     )  # orders and exponentials of the last call
 
     @property
     def degrees(self) -> dict[str, Fraction | None]:
-        """The degree of every submodule's output; a module that ran several times has its last."""
+        """The degree of every submodule's output, from its last run."""
         return {output.module: output.degree for output in self.outputs}
 
     @property
     def undecided(self) -> int:
-        """Softmax rows whose ties an order that was left out might have decided."""
+        """The number of softmax rows whose tie an order that was left out might break."""
         return sum(tie.undecided for tie in self.ties)
 
     def __repr__(self) -> str:
-        """One line: the model's own would fill a page, and the last call's ties several."""
+        """One line: the repr of the model would fill a page, and the ties of the last call several."""
         called = f"{len(self.degrees):,} modules" if self.outputs else "not called yet"
         return f"Limit({type(self.model).__name__}; {called})"
 
@@ -99,7 +99,7 @@ class Limit:
         return html_table(("limit of", type(self.model).__name__), about) + degrees
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As few orders as decide everything; what the last call needed is tried first."""
+        """Run the model in the limit with as few orders as necessary, starting with those of the last call."""
         orders, exponentials = self.orders or self._needed[0], self._needed[1]
         last = self.orders is not None or orders >= MORE_ORDERS
         modules = list(self.model.named_modules())
@@ -145,7 +145,7 @@ class Limit:
             degrees = [_degree_of_any(x) if isinstance(x, Series | Tensor) else x for x in found]
             try:
                 self.output_degrees = pytree.tree_unflatten(degrees, structure)
-            except (AttributeError, TypeError):  # a container that takes nothing but tensors: PackedSequence
+            except (AttributeError, TypeError):  # a container that accepts only tensors: PackedSequence
                 self.output_degrees = [
                     degree for x, degree in zip(found, degrees, strict=True) if isinstance(x, Series | Tensor)
                 ]
@@ -183,7 +183,7 @@ class Limit:
                 self.outputs.append(Output(name, kind, degree, (), growth.sources))
                 return
             if growth is not None or tensor.is_floating_point():
-                with torch._C._DisableTorchDispatch():  # these questions are ours, not the network's
+                with torch._C._DisableTorchDispatch():  # these operations are not part of the network
                     self.outputs.append(_output(name, kind, mode.lift(tensor)))
                 if all(mode.growth(one) is None for one in tensors):
                     _find_constant_output(mode, name, module, args)
@@ -199,7 +199,7 @@ def _output(name: str, kind: str, value: Series | Tensor) -> Output:
 
 
 def _find_constant_output(mode: LimitMode, name: str, module: nn.Module, args: Any) -> None:
-    """A module that grows, gets what grows, and returns a constant: its kernel may be one that we do not see."""
+    """Record a module with growing parameters and input but a constant output: its kernel may bypass the dispatcher."""
     if not any(mode.growth(parameter) for parameter in module.parameters(recurse=False)):
         return
     marks = [mode.growth(leaf) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
@@ -222,14 +222,14 @@ def saturated(
     attention_only: bool = False,
     fixed: Sequence[str] = (),
 ) -> Limit:
-    """The saturated network of a model: `saturated(model)(**inputs)` gives lim c^(-k) f(x; cθ).
+    """The saturated network of a model: `saturated(model)(**inputs)` returns lim c^(-k) f(x; cθ).
 
-    orders: how many orders below the leading one are carried along; by default as many as it takes to decide
-    ties that matter, at most three. tolerance: scores within so many units of rounding of the largest one tie
-    with it, if their keys do so for every query.
-    attention_only: leave the weights as they are and make only the attention hard.
-    fixed: parameters that do not grow, by name or pattern (`["logit_scale", "*.A_log"]`): those under an exponential,
-    which grows faster than any power of c, or any others.
+    orders: number of orders to compute, including the leading one; by default as many as necessary to break ties that
+    matter, at most three. tolerance: scores within this many units of rounding of the largest score tie with it, if
+    their keys tie for every query.
+    attention_only: keep the weights unchanged and only make attention hard.
+    fixed: parameters that do not grow, as names or patterns (`["logit_scale", "*.A_log"]`), for example parameters in
+    an exponential, which would grow faster than any power of c.
     """
     model = unwrapped(model)
     check_fixed(model, fixed)
@@ -237,7 +237,7 @@ def saturated(
 
 
 def degree_of(x: Series) -> Fraction | None:
-    """The degree of a tensor: of its highest term that is not all zero."""
+    """The degree of a tensor: the degree of its highest term that is not all zero."""
     return None if x.zero else _leading(x).degree
 
 
@@ -252,7 +252,7 @@ def _leading(x: Series) -> Term:
 
 
 def _plain(mode: LimitMode, tensor: Tensor, found: Series) -> Tensor:
-    """The leading coefficients: the tensor itself, unless it is a part without the leading degree of the whole."""
+    """The leading coefficients: the tensor itself, unless it is a view without values of its storage's degree."""
     leading = _leading(found)
     if tensor.dtype in HALVES and not found.zero and tensor.numel():
         largest = float(leading.value.abs().max())
@@ -267,7 +267,7 @@ def _plain(mode: LimitMode, tensor: Tensor, found: Series) -> Tensor:
 
 @contextmanager
 def _growing(mode: LimitMode, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
-    """Parameters have degree 1 while this lasts; a call inside a call finds them as it left them."""
+    """Temporarily give parameters degree 1; restores earlier marks, so that calls can be nested."""
     before: list[tuple[torch.UntypedStorage, Any]] = []
     one = Fraction(1)
     try:

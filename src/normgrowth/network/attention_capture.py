@@ -1,12 +1,12 @@
-"""The scores of attention as a forward pass computes them, and the weights of attention in the limit.
+"""Capture the attention scores of a forward pass, and the attention weights of the limit.
 
-    with seen(model, saw): model(...)               saw(call) for every attention, in the order of the pass
-    with seen_weights(model, saw): limit(...)       saw(where, start, weights): of the queries from start on
+    with seen(model, saw): model(...)               calls saw(call) for every attention, in the order of the pass
+    with seen_weights(model, saw): limit(...)       calls saw(where, start, weights) for the queries from start on
 
-Seen are `scaled_dot_product_attention` and softmaxes of scores (rows, heads, queries, keys), or (rows · heads, queries,
-keys) in a module that says how many heads it has. Fused attention does not tell its scores, so they are computed again,
-in float64, for the queries that are asked for: nothing of the size of all queries times all keys is made. In the limit
-it is replaced by its parts, since only softmax tells which keys win.
+Captured are `scaled_dot_product_attention` and softmaxes of scores (rows, heads, queries, keys), or (rows · heads,
+queries, keys) in a module with `num_heads`. Fused attention does not return its scores. They are recomputed in float64
+for the requested queries only, so no queries × keys matrix is allocated. In the limit, fused attention is replaced by
+matrix products and a softmax, because only the softmax shows which keys win.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,26 +27,26 @@ from normgrowth.network.heads.call_sites import Frame, Path, Where, following
 from normgrowth.network.saturated_attention import _grouped_matmul
 
 SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
-BLOCK = 1 << 18  # scores that are looked at together: 2 MB in float64, which stay in the cache
-WHOLE = 1 << 24  # up to so many, the limit decides over all queries at once, as `saturated` does
+BLOCK = 1 << 18  # scores per block: 2 MB in float64, which fit into the cache
+WHOLE = 1 << 24  # up to this many scores, the limit processes all queries at once, as `saturated` does
 
 
 @dataclass(frozen=True)
 class Call:
-    """One attention: its scores, for any block of its queries."""
+    """One call of attention, with its scores for any block of queries."""
 
     where: Where
     shape: tuple[int, int, int, int]  # rows, heads, queries, keys
-    unit: float  # of rounding; at most that of float32, so that in 16 bits a tie is equality
-    sinks: int  # of the keys, the last ones that are no tokens: 1 with a learned sink (GPT-OSS), else 0
-    # of queries from start to stop: (rows, heads, stop − start, keys) in float64, −∞ where a mask hides
+    unit: float  # unit of rounding; at most that of float32, so that 16-bit scores tie only if they are equal
+    sinks: int  # number of last keys that are not tokens: 1 with a learned sink (GPT-OSS), else 0
+    # scores(start, stop) of these queries: (rows, heads, stop − start, keys) in float64, −∞ where masked
     scores: Callable[[int, int], Tensor] = field(repr=False)
-    # the same anew, from what its module was given: whoever keeps this does not keep the scores
+    # the same call, recomputed from the inputs of its module: keeping this function does not keep the scores alive
     again: "Callable[[], Call]" = field(repr=False)
 
 
 def blocks(shape: tuple[int, ...], most: int = BLOCK) -> Iterator[tuple[int, int]]:
-    """Stretches of queries, each with no more than `most` scores, or a single one."""
+    """Ranges of queries with at most `most` scores each, but at least one query."""
     rows, heads, queries, keys = shape
     size = max(1, most // max(1, rows * heads * keys))
     for start in range(0, queries, size):
@@ -69,7 +69,7 @@ def seen(model: nn.Module, saw: Callable[[Call], None]) -> Iterator[None]:
 def seen_weights(
     model: nn.Module, saw: Callable[[Where, int, Tensor], None], began: Callable[[], None]
 ) -> Iterator[None]:
-    """The same for `saturated(model)`, which may run the model twice: `began` is called before each pass."""
+    """`seen` for `saturated(model)`, which may run the model twice: `began` is called before each pass."""
     with following(model, began) as path, _LimitTap(path, saw):
         yield
 
@@ -92,10 +92,10 @@ class Fused:
     enable_gqa: bool = False
 
     def scores(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """What the softmax is taken of, of the queries from start to stop; −∞ where a mask hides."""
+        """The scores of the queries from start to stop, before the softmax; −∞ where masked."""
         query, key, mask = self.query, self.key, self.attn_mask
         stop = query.shape[-2] if stop is None else stop
-        # scaled first: float16 must not overflow before
+        # The query is scaled before the product, so that float16 does not overflow.
         scores = _grouped_matmul(query[..., start:stop, :] * self.factor, key.mT)
         if self.is_causal:
             scores = scores.masked_fill(_later(start, stop, key), -torch.inf)
@@ -112,20 +112,20 @@ class Fused:
 
 
 class AttentionTap(TorchFunctionMode):
-    """A mode that sees every attention: a subclass says what `fused` and `softmax` do, and what they return.
+    """A torch function mode that intercepts every attention; subclasses define `fused` and `softmax`.
 
-    `nn.MultiheadAttention` shows a mode one call of a function and hides what that calls, so the function runs without
-    the check that hides it; not so where it is compiled, since a compiler cannot follow. in_heads: it is running.
+    `nn.MultiheadAttention` shows a mode only the call of `multi_head_attention_forward`, not the calls inside it. So
+    this function runs without its check for modes, except while compiling. in_heads: this function is running.
     """
 
     in_heads = False
 
     def fused(self, attention: Fused, compute: Callable[[], Tensor]) -> Tensor:
-        """A call of `scaled_dot_product_attention`; compute() is its output."""
+        """Handle a call of `scaled_dot_product_attention`, whose output is compute()."""
         raise NotImplementedError
 
     def softmax(self, scores: Tensor, dim: int | None, compute: Callable[[], Tensor]) -> Tensor:
-        """A softmax of any tensor; compute() is its output."""
+        """Handle a softmax of any tensor, whose output is compute()."""
         raise NotImplementedError
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,13 +148,13 @@ class AttentionTap(TorchFunctionMode):
 
 
 def _without_mode_check(function: FunctionType) -> FunctionType:
-    """`multi_head_attention_forward` without its first question, whether a mode wants the whole call."""
+    """`multi_head_attention_forward` without its check whether a mode overrides the whole call."""
     names = {**function.__globals__, "has_torch_function": lambda _: False}
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__)
 
 
 class _ScoreTap(AttentionTap):
-    """saw(scores) for every attention. module: that which runs when it is asked for."""
+    """Calls saw(scores) for every attention. module(): the module that is running."""
 
     def __init__(self, module: Callable[[], nn.Module | None], saw: Callable[[Scores], None]) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def _again(where: Where, frame: Frame, number: int) -> Call:
             raise _Found
 
     try:
-        # Not within the limit, if it is that which runs: these are the scores of the network itself.
+        # The modes of a running limit are off: these are the scores of the network itself.
         with torch.no_grad(), _disable_current_modes(), _ScoreTap(lambda: frame.module, saw):
             frame.module.forward(*frame.given[0], **frame.given[1])
     except _Found:
@@ -199,18 +199,20 @@ def _again(where: Where, frame: Frame, number: int) -> Call:
                 return scores(start, stop)
 
         return Call(where, shape, unit, sinks, plain, lambda: _again(where, frame, number))
-    raise InputError(f"{frame.name}: runs twice on the same input, and attends only once")
+    raise InputError(f"{frame.name}: a second run on the same input did not repeat its attention")
 
 
 def _softmax_scores(scores: Tensor, module: nn.Module | None) -> Scores:
-    """Scores that a softmax is taken of, in blocks of queries."""
+    """The input of a softmax as scores in blocks of queries."""
     scores = _by_heads(scores, module)
     sink = _sink(module, scores)
 
     def some(start: int, stop: int) -> Tensor:
         part = scores[..., start:stop, :]
         found = part.to(_wide(part))
-        if sink is not None:  # its score is known: what was taken off all, against overflow, comes back
+        if (
+            sink is not None
+        ):  # the model subtracted the maximum against overflow; the known score of the sink undoes it
             found = found + (sink.to(found.dtype)[:, None, None] - found[..., -1:])
         return found.masked_fill(part <= mask_bound(part.dtype), -torch.inf)
 
@@ -219,7 +221,7 @@ def _softmax_scores(scores: Tensor, module: nn.Module | None) -> Scores:
 
 
 def is_attention(scores: Tensor, dim: int | None, module: nn.Module | None) -> bool:
-    """Whether a softmax is over the keys of scores: by rows and heads, or by both as one dimension."""
+    """Whether a softmax runs over the keys of scores (rows, heads, queries, keys) or (rows · heads, queries, keys)."""
     if dim not in (-1, scores.dim() - 1):
         return False
     heads = _head_count(module)
@@ -227,7 +229,7 @@ def is_attention(scores: Tensor, dim: int | None, module: nn.Module | None) -> b
 
 
 def _head_count(module: nn.Module | None) -> int:
-    """How many heads a module says that it has, or 0."""
+    """The module's `num_heads`, or 0."""
     found = getattr(module, "num_heads", None)
     return found if isinstance(found, int) and found > 0 else 0
 
@@ -237,7 +239,7 @@ def _by_heads(x: Tensor, module: nn.Module | None) -> Tensor:
 
 
 def _sink(module: nn.Module | None, scores: Tensor) -> Tensor | None:
-    """The score of each head's learned sink, if the last key is such: it takes weight, and is no token."""
+    """The score of each head's learned sink if the last key is a sink, which gets weight but is no token; else None."""
     sink = getattr(module, "sinks", None)
     _, heads, queries, keys = scores.shape
     if isinstance(sink, Tensor) and sink.numel() == heads and keys == queries + 1:
@@ -246,7 +248,7 @@ def _sink(module: nn.Module | None, scores: Tensor) -> Tensor | None:
 
 
 class _LimitTap(AttentionTap):
-    """saw(where, start, weights) for every attention of a limit; fused attention is computed by its parts."""
+    """Calls saw(where, start, weights) for every attention of a limit; computes fused attention from its parts."""
 
     def __init__(self, path: Path, saw: Callable[[Where, int, Tensor], None]) -> None:
         super().__init__()
@@ -264,7 +266,7 @@ class _LimitTap(AttentionTap):
         if query.dim() != 4:
             return compute()
         where, *_ = self.path.next_call()
-        assert not attention.dropout_p  # it is evaluated
+        assert not attention.dropout_p  # evaluation mode
         groups = query.shape[-3] // key.shape[-3]
         if groups > 1:
             key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
@@ -283,7 +285,7 @@ class _LimitTap(AttentionTap):
 
 
 def _plain(weights: Tensor) -> Tensor:
-    """A copy that has no degree."""
+    """A copy as an ordinary tensor, without a degree."""
     with _disable_current_modes():
         return weights.detach().clone()
 

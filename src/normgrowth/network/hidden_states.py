@@ -1,4 +1,4 @@
-"""The states of a network, for networks of transformers and for any other module; and how passes are run."""
+"""Hidden states of transformers models and of any other module, and contexts for forward passes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,16 +13,16 @@ from normgrowth.errors import InputError, NoLimit, UnsupportedOperation
 Stack = Literal["encoder", "decoder"]
 States = Callable[[nn.Module, Any], Sequence[Tensor]]
 OWN_STATES = (
-    "pass states=, a function of the module and a batch that returns the list of its states, each (rows, tokens, "
+    "pass states=, a function of the module and a batch that returns the list of hidden states, each (rows, tokens, "
     "size): first the embeddings, then the output of every block"
 )
 
 
-WITHIN = "network."  # names of parameters in a `Network` begin so
+WITHIN = "network."  # prefix of parameter names in a `Network`
 
 
 class Network(nn.Module):
-    """A network whose output is the list of its states: what `saturated` and `scaled_weights` are applied to."""
+    """A network whose output is the list of its hidden states; `saturated` and `scaled_weights` are applied to it."""
 
     def __init__(self, network: nn.Module, states: States | None):
         super().__init__()
@@ -35,13 +35,13 @@ class Network(nn.Module):
             inputs = dict(batch) if isinstance(batch, Mapping) else {"input_ids": batch}
             found = self.network(**inputs, output_hidden_states=True, return_dict=True).hidden_states
         if not isinstance(found, Sequence) or len(found) < 2:
-            raise InputError(f"{type(self.network).__name__} gives no list of states: {OWN_STATES}")
+            raise InputError(f"{type(self.network).__name__} returns no list of hidden states: {OWN_STATES}")
         return list(found)
 
 
 @contextmanager
 def names_of_network() -> Iterator[None]:
-    """Refusals of the limit of a `Network` name modules and parameters as the network itself does."""
+    """Errors from the limit of a `Network` name modules and parameters without the prefix of the `Network`."""
     try:
         yield
     except UnsupportedOperation as error:
@@ -53,12 +53,12 @@ def names_of_network() -> Iterator[None]:
 
 
 def measured_part(model: nn.Module, states: States | None) -> nn.Module:
-    """The encoder if there is a decoder too, else the whole model."""
+    """The encoder of an encoder-decoder model, else the whole model."""
     if states is not None:
         return model
     config: Any = getattr(model, "config", None)
     if config is None or not hasattr(model, "main_input_name"):
-        raise InputError(f"{type(model).__name__} is not of transformers: {OWN_STATES}")
+        raise InputError(f"{type(model).__name__} is not a transformers model: {OWN_STATES}")
     get_encoder: Any = getattr(model, "get_encoder", None)
     if not getattr(config, "is_encoder_decoder", False) or get_encoder is None:
         return model
@@ -66,17 +66,17 @@ def measured_part(model: nn.Module, states: States | None) -> nn.Module:
 
 
 def measured_stack(model: nn.Module, states: States | None, stack: Stack | None) -> Stack | Literal["layer"]:
-    """Which stack is measured: "encoder" or "decoder" of a model that has both, else "layer"."""
+    """The measured stack: "encoder" or "decoder" of an encoder-decoder model, else "layer"."""
     encoder = measured_part(model, states)
     if encoder is not model:
         return stack or "encoder"
     if stack is None:
         return "layer"
-    raise InputError(f"{type(model).__name__} has no encoder and decoder: leave stack out, got {stack!r}")
+    raise InputError(f"{type(model).__name__} is not an encoder-decoder model: omit stack, got {stack!r}")
 
 
 def stack_states(model: nn.Module, states: States | None, stack: str) -> tuple[nn.Module, States | None]:
-    """The module to run for a stack, and the function that takes the states from it."""
+    """The module to run for a stack, and the function that returns its hidden states."""
     if stack == "decoder":
         return model, states or _decoder_states
     return measured_part(model, states), states
@@ -87,11 +87,11 @@ def _decoder_states(model: nn.Module, batch: Any) -> Sequence[Tensor]:
 
 
 def random_twin(model: nn.Module, seed: int) -> nn.Module:
-    """The same architecture with weights as its authors initialize them."""
+    """A model of the same architecture with newly initialized weights."""
     config: Any = getattr(model, "config", None)
     if config is None:
         raise InputError(
-            f"{type(model).__name__} has no config to make a random one from: leave random_init at 0"
+            f"{type(model).__name__} has no config to build a random network from: leave random_init at 0"
         )
     first = next(model.parameters())
     with torch.random.fork_rng(devices=[]):
@@ -101,11 +101,11 @@ def random_twin(model: nn.Module, seed: int) -> nn.Module:
 
 
 def check_scales(scales: Sequence[float]) -> None:
-    """Factors on the weights, which name what is measured with them."""
+    """Raise InputError unless the factors are finite, positive and distinct to six digits."""
     if any(not 0 < c < float("inf") for c in scales):
-        raise InputError(f"scales must be finite and above 0, not {', '.join(f'{c:g}' for c in scales)}")
+        raise InputError(f"scales must be finite and above 0, got {', '.join(f'{c:g}' for c in scales)}")
     if len({f"{c:g}" for c in scales}) < len(scales):
-        raise InputError("a scale is given twice, or two are the same to six digits")
+        raise InputError("scales must differ in their first six digits")
 
 
 def check_weights(model: nn.Module) -> None:
@@ -120,9 +120,9 @@ def check_weights(model: nn.Module) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module, *, training: bool = False, seed: int = 0) -> Iterator[None]:
-    """Without gradients, and without dropout unless training; afterwards every module is in the mode it was in.
+    """Run without gradients, and without dropout unless training; restores the mode of every module.
 
-    seed: of dropout; the random numbers of torch are left as they were.
+    seed: seed of dropout. The state of torch's random number generator is restored.
     """
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -137,7 +137,7 @@ def evaluating(model: nn.Module, *, training: bool = False, seed: int = 0) -> It
 
 
 class Float64Pass(TorchDispatchMode):
-    """Compute in float64 where a float64 model asks for float32, as norms and rotary positions of transformers do."""
+    """Compute in float64 where a float64 model casts to float32, as norms and rotary embeddings of transformers do."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -148,7 +148,7 @@ class Float64Pass(TorchDispatchMode):
 
 @contextmanager
 def running(network: nn.Module, tokens: int) -> Iterator[None]:
-    """What goes wrong within a pass of the network itself, in one line with the way out."""
+    """Turn errors of a pass of the network into an InputError of one line."""
     try:
         with out_of_memory_hint(network, tokens):
             yield
@@ -170,7 +170,7 @@ def running(network: nn.Module, tokens: int) -> Iterator[None]:
 
 @contextmanager
 def out_of_memory_hint(network: nn.Module, tokens: int) -> Iterator[None]:
-    """Only that memory was not enough, in one line with the way out; other errors are left as they are."""
+    """Turn an out-of-memory error into an InputError with advice; other errors pass unchanged."""
     try:
         yield
     except InputError:
@@ -181,8 +181,8 @@ def out_of_memory_hint(network: nn.Module, tokens: int) -> Iterator[None]:
             raise
         size = f" of {tokens:,} tokens" if tokens else ""
         raise InputError(
-            f"{_name(network)}: out of memory in a batch{size}; take fewer tokens at once (batch_tokens), "
-            "shorter sentences, dtype bfloat16, or leave out the exact limit"
+            f"{_name(network)}: out of memory in a batch{size}; use fewer tokens per batch (batch_tokens), "
+            "shorter sentences or dtype bfloat16, or omit the exact limit"
         ) from error
 
 

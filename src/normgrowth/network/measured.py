@@ -1,4 +1,4 @@
-"""What results on networks share: fields that say what was measured and on what text, and several models as one."""
+"""Shared parts of results on networks: descriptions of model and text, and one result for several models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ R = TypeVar("R", bound=Result)
 class TextInfo:
     """The text that a network read.
 
-    tokenized: by the model's tokenizer; False: words became ids in the order of the text; None: token ids were given.
-    unknown_share: of the tokens. sentences, tokens: how many were measured with; None: unknown.
+    tokenized: by the model's tokenizer; False: words got ids in order of appearance; None: token ids were given.
+    unknown_share: share of unknown tokens. sentences, tokens: their numbers; None: unknown.
     """
 
     source: str = ""
@@ -32,7 +32,7 @@ class TextInfo:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A network that was measured. random_weights: the weights are random rather than trained."""
+    """A measured network. random_weights: the weights are random rather than trained."""
 
     __repr__ = one_line
 
@@ -44,7 +44,7 @@ class ModelInfo:
 
 
 def from_sidecar(run: str, content: Mapping[str, Any], sizes: Mapping[str, float]) -> dict[str, Any]:
-    """The fields of a `ModelInfo` from what earlier versions wrote. sizes: quantities of the model."""
+    """The fields of a `ModelInfo` from the JSON of earlier versions. sizes: quantities of the model."""
     ids = {"tokenizer": True, "order of appearance": False}
     text = {
         "source": content.get("text") or "",
@@ -74,16 +74,16 @@ def measure_each(
     out: Path | str | None,
     overwrite: bool,
 ) -> R:
-    """One result for a model or several: measure(model, name) gives that of each; written to the folder `out`.
+    """Join the results measure(model, name) of one or several models, and write the result to the folder `out`.
 
-    request: the options that decide the result, without the models.
+    request: the options that determine the result, without the models.
     """
     models = list(model) if isinstance(model, list | tuple) else [model]
     names = [name_of(one) for one in models]
     if not names:
-        raise InputError("no model to measure")
+        raise InputError("pass at least one model")
     if len(set(names)) < len(names):
-        raise InputError("a model is named twice")
+        raise InputError(f"each model must be given once, got {', '.join(names)}")
     folder = ResultFolder(out, kind, {"model": names, **request}, overwrite)
     parts: list[Any] = []
     for one, name in zip(models, names, strict=True):
@@ -104,24 +104,24 @@ def measure_each(
 
 
 def name_of(model: Any) -> str:
-    """What a model is called in the records: as it was given, or by its class."""
+    """The name of a model in the records: the given name or path, or its class."""
     return str(model) if isinstance(model, str | Path) else getattr(model, "source", type(model).__name__)
 
 
 def source_of(texts: Any) -> str:
-    """What a request says about the text that is measured with."""
+    """The entry for the text in a request."""
     return str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
 
 
 def each_batch(inputs: Any) -> list[Any] | None:
-    """One batch or several, as a list."""
+    """One batch or several as a list."""
     if inputs is None:
         return None
     return [inputs] if hasattr(inputs, "keys") or hasattr(inputs, "shape") else list(inputs)
 
 
 class naming:
-    """Errors on a model that was given by its name begin with that name."""
+    """Prefix errors with the name of the model if it was given by name."""
 
     def __init__(self, model: Any) -> None:
         self.name = str(model) if isinstance(model, str | Path) else ""

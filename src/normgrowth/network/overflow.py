@@ -1,7 +1,7 @@
-"""Passes in which overflow shows.
+"""Forward passes in which an overflow gives NaN.
 
-A norm divides by the root of a mean of squares. Where the squares overflow it divides by infinity and gives 0: wrong,
-and finite. It is recognized by that division, whatever class or kernel computes it.
+A norm divides by the root of a mean of squares. If the squares overflow, it divides by infinity and returns 0, which is
+wrong but finite. The division by infinity is detected in every class and kernel.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ aten = torch.ops.aten
 INVERSES = {aten.rsqrt.default, aten.reciprocal.default}
 DIVISIONS = {aten.div.Tensor}
 POWERS = {aten.pow.Tensor_Scalar}
-# Their last result is 1/√(variance + ε), with one value for each group of values.
+# The last output of these operations is 1/√(variance + ε), one value per normalized group.
 NORMS = {aten.native_layer_norm.default, aten.native_group_norm.default, aten._fused_rms_norm.default}
 
 
 class OverflowAsNan(TorchDispatchMode):
-    """What is divided by an infinity is NaN. `coarsest`: the unit of rounding of the narrowest dtype cast to."""
+    """Division by infinity gives NaN. `coarsest`: the largest unit of rounding among dtypes that values are cast to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class OverflowAsNan(TorchDispatchMode):
             return _spoiled(found, args[1].isinf())
         if func in NORMS:
             out, *rest = found
-            over = ~(rest[-1] > 0)  # 0, or NaN
+            over = ~(rest[-1] > 0)  # 0 or NaN
             if func is aten.native_group_norm.default:
                 over = over.repeat_interleave(args[0].shape[1] // over.shape[1], 1)
                 over = over.view(*over.shape, *[1] * (out.dim() - 2))
@@ -44,7 +44,7 @@ class OverflowAsNan(TorchDispatchMode):
         return found
 
     def rounding(self, state: Tensor) -> float:
-        """The unit of rounding behind a state: a float64 model whose norms compute in float32 has float32's."""
+        """The unit of rounding of a state: that of float32 for a float64 model whose norms compute in float32."""
         return max(torch.finfo(state.dtype).eps, self.coarsest)
 
 

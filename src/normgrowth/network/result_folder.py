@@ -1,4 +1,4 @@
-"""The output folder of a result that is written once, at the end: checked before anything is measured."""
+"""The output folder of a result that is written once, at the end, and checked before the measurement starts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +9,9 @@ from normgrowth.workspace import Workspace
 
 
 class ResultFolder:
-    """An output folder, or none. request: the options that decide the result.
+    """An output folder; nothing is written if it is None. request: the options that determine the result.
 
-    Raises FolderMismatch if the folder holds another result, unless it is to be overwritten.
+    Raises FolderMismatch if the folder contains another result and `overwrite` is not set.
     """
 
     def __init__(

@@ -1,19 +1,19 @@
-"""Saturated attention: what softmax attention becomes when its scores are multiplied by c → ∞.
+"""Saturated attention: the limit of softmax attention when its scores are multiplied by c → ∞.
 
-A query then attends to the positions of its maximal score and to nothing else; where several tie, to all of
-them alike (section 4.2 of the paper; Merrill, 2019), or to the leftmost or the rightmost.
+A query then attends only to the positions of its maximal score. If several positions tie, it attends to all of
+them with equal weight (section 4.2 of the paper; Merrill, 2019), or to the leftmost or the rightmost.
 
     saturated_attention(q, k, v, mask)   the attention itself, called like scaled_dot_product_attention
     saturated_weights(q, k, mask)        its weights
-    attended_positions(q, k, mask)       how many positions each query attends to; near ties by a tolerance
+    attended_positions(q, k, mask)       the number of positions each query attends to, with a tolerance for near ties
 
 Inside a model: `saturated(model, attention_only=True)`.
 
-What counts as a tie. A matrix product rounds the scores of two equal keys differently, by where they stand in
-the matrix. Scores are therefore computed in float64, where products of half and single precision are exact,
-and two of them tie if they differ by no more than such a sum can be off: 2·D·ε of ‖q‖‖k‖ (or of the score, if
-a mask makes it larger), ε = 2⁻⁵². What this cannot undo is what was rounded before: keys that became equal in
-bfloat16 do tie. (A device without float64 computes in float32, where the bound is 10⁹ times wider.)
+Definition of a tie. A matrix product may round the scores of two equal keys differently, depending on their position in
+the matrix. So scores are computed in float64, where products of half and single precision are exact. Two scores tie if
+they differ by no more than the rounding error of such a sum: 2·D·ε of ‖q‖‖k‖ (or of the score, if a mask makes it
+larger), ε = 2⁻⁵². Earlier rounding cannot be undone: keys that became equal in bfloat16 tie. (On a device without
+float64, scores are computed in float32, where the bound is 10⁹ times wider.)
 
 Shapes: q [..., heads, Q, D], k [..., groups, K, D], v [..., groups, K, E]; heads a multiple of groups.
 """
@@ -42,18 +42,18 @@ def saturated_attention(
 ) -> Tensor:
     """lim softmax(c·s)v as c → ∞, with the scores s = scale·qkᵀ + mask.
 
-    mask: boolean, True where a query may look; or a tensor that is added to the scores. Of the latter, −∞ and
-    whatever lies below half of its dtype's finfo.min close a position. Every other number is a part of the
-    score, as in softmax: a −1e4 or −1e30 loses against any open position, and decides nothing in a row where
-    all have it. A query with nothing to look at gets zeros, as from scaled_dot_product_attention; one
-    with a score of NaN or +∞ gets NaN.
+    mask: boolean, True at visible positions; or a tensor that is added to the scores. In an added mask, −∞ and values
+    below half of the dtype's finfo.min hide a position. Every other value is part of the score, as in softmax: −1e4
+    or −1e30 loses against any position without it, and has no effect in a row where all positions have it. A query
+    without visible positions gets zeros, as in scaled_dot_product_attention. A query with a score of NaN or +∞ gets
+    NaN.
 
     causal: query i sees the keys up to i, counted from the start as in scaled_dot_product_attention.
 
-    tolerance: positions attend too if their score lies within tolerance·max(scale·‖q‖‖k‖, abs(s)) of the
-    maximal one, k and s being those of the maximum.
+    tolerance: a query also attends to positions whose score is within tolerance·max(scale·‖q‖‖k‖, abs(s)) of the
+    maximal score s, where k is the key of the maximum.
 
-    Gradients flow through the values. The limit is piecewise constant in q and k, so they get none.
+    Gradients flow through the values only: the limit is piecewise constant in q and k.
     """
     chosen, count = _chosen(q, k, mask, ties, causal, scale, tolerance)
     return _mean(chosen, count, v)
@@ -83,9 +83,9 @@ def attended_positions(
     scale: float | None = None,
     tolerance: float = 0.0,
 ) -> Tensor:
-    """How many positions [..., heads, Q] lie within the tolerance of the maximal score; 0 if none is open.
+    """The number of positions [..., heads, Q] within the tolerance of the maximal score; 0 if none is visible.
 
-    1 is an argmax head; more than 1 at tolerance 0 is a tie; what a tolerance adds to that are near ties.
+    1 is an argmax head; more than 1 at tolerance 0 is a tie; positions that a tolerance adds are near ties.
     """
     chosen, _ = _chosen(q, k, mask, "average", causal, scale, tolerance)
     return chosen.sum(-1).long()
@@ -101,14 +101,14 @@ def _chosen(
     scale: float | None,
     tolerance: float,
 ) -> tuple[Tensor, Tensor]:
-    """1 where a query attends, 0 elsewhere [..., heads, Q, K]; and the number to divide by [..., heads, Q, 1].
+    """1 at attended positions, else 0 [..., heads, Q, K]; and the divisor [..., heads, Q, 1].
 
-    The scores are overwritten step by step: one tensor of that size is all there ever is.
+    Scores are overwritten in place, so that only one tensor of that size is allocated.
     """
     if ties not in ("average", "leftmost", "rightmost"):
-        raise InputError(f"ties is {ties!r}: it can be 'average', 'leftmost' or 'rightmost'")
+        raise InputError(f"ties must be 'average', 'leftmost' or 'rightmost', got {ties!r}")
     if not (math.isfinite(tolerance) and tolerance >= 0):
-        raise InputError(f"tolerance is {tolerance}: it must be a number that is not negative")
+        raise InputError(f"tolerance must be finite and >= 0, got {tolerance}")
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     wide = torch.float32 if q.device.type == "mps" else torch.float64
@@ -138,7 +138,7 @@ def _chosen(
 
 
 def _mean(chosen: Tensor, count: Tensor, v: Tensor) -> Tensor:
-    """Sum first, divide then: the mean of equal values is that value, and half precision does not overflow."""
+    """The mean as sum / count in the wide dtype: exact for equal values, and without overflow in half precision."""
     return (_grouped_matmul(chosen, v.to(chosen.dtype)) / count).to(v.dtype)
 
 
@@ -148,7 +148,7 @@ def _grouped_matmul(a: Tensor, b: Tensor) -> Tensor:
         return a @ b
     heads, groups = a.shape[-3], b.shape[-3]
     if heads % groups:
-        raise InputError(f"{heads} query heads cannot share {groups} key or value heads evenly")
+        raise InputError(f"{heads} query heads are not divisible by {groups} key or value heads")
     stacked = a.unflatten(-3, (groups, heads // groups)).flatten(-3, -2)  # [..., groups, heads/groups·Q, X]
     return (stacked @ b).unflatten(-2, (heads // groups, a.shape[-2])).flatten(-4, -3)
 
@@ -161,9 +161,7 @@ def _add_mask(scores: Tensor, mask: Tensor | None, causal: bool) -> None:
             scores.add_(mask)
             scores.masked_fill_(mask <= torch.finfo(mask.dtype).min / 2, -torch.inf)
         else:
-            raise InputError(
-                f"a mask is boolean or floating point, not {mask.dtype}: mask.bool() makes it so"
-            )
+            raise InputError(f"mask must be boolean or floating point, got {mask.dtype}: pass mask.bool()")
     if causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores.masked_fill_(~seen, -torch.inf)

@@ -1,11 +1,10 @@
-"""`scaled_weights`: a network with c times its weights, for as long as a `with` block lasts.
+"""`scaled_weights`: a network with c times its weights inside a `with` block.
 
-Scaling back by 1/c does not bring weights back: most products are rounded. So a tensor is copied, and the
-copy put back, unless c is a power of two and no bit is lost on the way there and back; then it is scaled
-in place.
+Scaling back by 1/c does not restore weights, because most products are rounded. So a tensor is copied and the copy
+restored. If c is a power of two and no bit is lost by scaling, the tensor is scaled in place instead.
 
-Tensors may share memory (tied weights, slices of one flat buffer). What is scaled are therefore stretches
-of memory, each element once, whatever number of parameters show it.
+Tensors may share memory (tied weights, slices of one flat buffer). So ranges of memory are scaled, each element once,
+even if several parameters share it.
 """
 
 import re
@@ -35,33 +34,32 @@ Include = str | Callable[[str], bool]
 Weights = nn.Module | Tensor | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 Given = TypeVar("Given", bound=Weights)
 
-PIECE = 1 << 18  # values that are looked at together, where a whole tensor would mean another copy
+PIECE = 1 << 18  # values per chunk, to avoid temporary copies of whole tensors
 
 
 def scaled_weights(
     model_or_parameters: Given, c: float = 1000, include: Include | None = None, fixed: Sequence[str] = ()
 ) -> AbstractContextManager[Given]:
-    """Within the block the parameters are c times themselves; after it they are what they were, to the bit.
+    """Multiply the parameters by c within a `with` block; afterwards they are bit-identical to before.
 
         with scaled_weights(model, 1000):
             states = model(ids)
 
     Takes a module, a tensor, a dict, an iterable of tensors (their names are "0", "1", ...) or of
     (name, tensor). `include` is a regular expression searched for in the names, or a function of the name;
-    a tied parameter is chosen by any of its names. `fixed` has names or patterns (`*.A_log`) of parameters to leave as
-    they are, as `saturated` has it. Buffers are left alone, and so are gradients.
+    a tied parameter is chosen by any of its names. `fixed`: names or patterns (`*.A_log`) of parameters that are not
+    scaled, as for `saturated`. Buffers and gradients are not changed.
 
-    A tensor is copied only if it must be (see above): never for c = 1024 and ordinary weights.
+    A tensor is copied only if necessary (see above); never for c = 1024 and ordinary weights.
 
-    The object can be used again, and nested. A module's parameters are looked up at each entry. What is
-    written to them within the block is not kept. Autograd notices the change: backward through a graph
-    recorded on the other side of the border is an error, not a wrong gradient. Of a DTensor each process
-    scales its own part.
+    The object can be reused and nested. A module's parameters are looked up at each entry. Values written to
+    parameters within the block are lost. Autograd detects the change: backward through a graph recorded before the
+    block, or within it and used afterwards, raises an error instead of returning a wrong gradient. Of a DTensor, each
+    process scales its own shard.
 
-    Raises InputError, with nothing changed, if a finite weight would overflow its dtype, and for
-    parameters that cannot be scaled (integers, that is packed or quantised ones, float8, complex, sparse,
-    meta): a network of which some weights stay behind would be neither f(θ) nor f(cθ). If they are not
-    weights, leave them out with `include`.
+    Raises InputError, with nothing changed, if a finite weight would overflow its dtype, and for parameters that cannot
+    be scaled (integers, i.e. packed or quantized weights; float8, complex, sparse, meta): a network with only some
+    weights scaled would be neither f(θ) nor f(cθ). If such parameters are not weights, exclude them with `include`.
     """
     return _Scaled(model_or_parameters, _factor(c), _chooser(include), fixed)
 
@@ -72,7 +70,9 @@ class _Scaled(AbstractContextManager[Given]):
     ):
         self.given, self.c, self.chosen, self.fixed = given, c, chosen, fixed
         self.named = None if isinstance(given, nn.Module) else _named(given)
-        _without(_named(given) if self.named is None else self.named, fixed)  # refuses unknown names
+        _without(
+            _named(given) if self.named is None else self.named, fixed
+        )  # raises an error for unknown names
         self.entries: list[list[_Change]] = []
 
     def __enter__(self) -> Given:
@@ -84,7 +84,7 @@ class _Scaled(AbstractContextManager[Given]):
                 changes += [_Change(part, self.c, _invertible(part, self.c)) for part in _stretches(named)]
                 for change in changes:
                     change.make()
-            torch.clear_autocast_cache()  # it has casts of the weights as they were
+            torch.clear_autocast_cache()  # it contains casts of the unscaled weights
             self.entries.append(changes)
             return self.given
         except BaseException:
@@ -96,7 +96,7 @@ class _Scaled(AbstractContextManager[Given]):
         changes = self.entries[-1]
         try:
             _undo(changes)
-        except BaseException:  # an interruption: undoing can be taken up again
+        except BaseException:  # interrupted: undoing can be repeated
             _undo(changes)
             raise
         finally:
@@ -104,18 +104,18 @@ class _Scaled(AbstractContextManager[Given]):
             self.entries.pop()
 
 
-# What is given ---------------------------------------------------------------------------------------
+# Arguments -------------------------------------------------------------------------------------------
 
 
 def _factor(c: float) -> float:
     if not isinstance(c, Real) or isinstance(c, bool):
-        raise InputError(f"c must be a real number, not {c!r}")
+        raise InputError(f"c must be a real number, got {c!r}")
     try:
         factor = float(c)
     except OverflowError:
         factor = float("inf")
     if factor == 0 or not isfinite(factor):
-        raise InputError(f"c must be finite and not zero, not {c!r}")
+        raise InputError(f"c must be finite and nonzero, got {c!r}")
     return factor
 
 
@@ -123,7 +123,7 @@ def _chooser(include: Include | None) -> Callable[[str], bool] | None:
     if not isinstance(include, str):
         if include is None or callable(include):
             return include
-        raise InputError(f"include must be a regular expression or a function of the name, not {include!r}")
+        raise InputError(f"include must be a regular expression or a function of the name, got {include!r}")
     try:
         pattern = re.compile(include)
     except (re.error, RecursionError, OverflowError) as error:
@@ -138,7 +138,7 @@ def _named(given: Weights) -> Named:
     if isinstance(given, Tensor):  # iterating over it would give its rows
         given = [given]
     if not isinstance(given, Iterable):
-        raise InputError(f"scaled_weights takes a module or parameters, not {type(given).__name__}")
+        raise InputError(f"scaled_weights takes a module or parameters, got {type(given).__name__}")
     named: Named = []
     for position, entry in enumerate(given.items() if isinstance(given, Mapping) else given):
         name, tensor = entry if isinstance(entry, tuple) and len(entry) == 2 else (str(position), entry)
@@ -146,7 +146,7 @@ def _named(given: Weights) -> Named:
             raise InputError(f"scaled_weights takes a module or parameters; entry {position} is {entry!r}")
         named.append((name, tensor))
     if not named:
-        raise InputError("no parameters were given (an iterator that was used up before?)")
+        raise InputError("no parameters were given (is the iterator exhausted?)")
     return named
 
 
@@ -154,12 +154,12 @@ def _choose(named: Named, chosen: Callable[[str], bool] | None) -> Named:
     kept = [(name, tensor) for name, tensor in named if chosen is None or chosen(name)]
     if named and not kept:
         some = ", ".join(name for name, _ in named[:3])
-        raise InputError(f"select chose none of the {len(named)} parameters ({some}, ...)")
+        raise InputError(f"include matches none of the {len(named)} parameters ({some}, ...)")
     return kept
 
 
 def _without(named: Named, fixed: Sequence[str]) -> Named:
-    """All but the parameters that are held fixed, under whatever name."""
+    """All parameters but the fixed ones, which are recognized by any of their names."""
     if not fixed:
         return named
     names = matching([plain_name(name) for name, _ in named], fixed)
@@ -167,14 +167,14 @@ def _without(named: Named, fixed: Sequence[str]) -> Named:
     return [(name, tensor) for name, tensor in named if id(tensor) not in left]
 
 
-# Where it lies in memory -----------------------------------------------------------------------------
+# Ranges of memory ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Some memory, seen as one row of values, and which of them are parameters (None: all of them)."""
+    """A range of memory as one row of values, with a mask of the values that are parameters (None: all)."""
 
-    name: str  # of the first parameter there
+    name: str  # of its first parameter
     row: Tensor
     covered: Tensor | None
     shown_by: list[Tensor]
@@ -184,7 +184,7 @@ class _Stretch:
 
 
 def _stretches(named: Named) -> list[_Stretch]:
-    """Parameters that overlap in memory make one stretch."""
+    """Group parameters that overlap in memory into one range each."""
     groups = overlapping([(name, local_weights(name, tensor)) for name, tensor in named])
     return [_stretch(*zip(*group, strict=True)) for group in groups]
 
@@ -207,7 +207,7 @@ def _stretch(names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> _Stretch:
     return _Stretch(names[0], row, None if covered.all() else covered, list(tensors))
 
 
-# Scaling it ------------------------------------------------------------------------------------------
+# Scaling ---------------------------------------------------------------------------------------------
 
 
 def _times(values: Tensor, c: float) -> Tensor:
@@ -217,13 +217,13 @@ def _times(values: Tensor, c: float) -> Tensor:
 
 
 def _within_reach(dtype: torch.dtype, c: float) -> bool:
-    """Whether c and 1/c are ordinary numbers where values of this dtype are multiplied (halves: float32)."""
+    """Whether c and 1/c are normal numbers in the dtype of the multiplication (float32 for 16-bit values)."""
     tiny = torch.finfo(torch.promote_types(dtype, torch.float32)).tiny
     return tiny <= abs(c) <= 1 / tiny
 
 
 def _invertible(stretch: _Stretch, c: float) -> bool:
-    """Whether values · c / c gives the same bits; an error if finite values overflow."""
+    """Whether values · c / c has the same bits; raises an error if finite values overflow."""
     values = stretch.values()
     dtype = values.dtype
     tiny = values.new_tensor(torch.finfo(dtype).tiny)
@@ -231,7 +231,7 @@ def _invertible(stretch: _Stretch, c: float) -> bool:
         abs(frexp(c)[0]) == 0.5
         and stretch.covered is None
         and _within_reach(dtype, c)
-        and bool(tiny / 2)  # no: small numbers are flushed to zero here (torch.set_flush_denormal)
+        and bool(tiny / 2)  # 0 if denormal numbers are flushed to zero (torch.set_flush_denormal)
     )
     largest = torch.stack(values.aminmax()).abs().max()
     if largest.isfinite():
@@ -251,20 +251,20 @@ def _invertible(stretch: _Stretch, c: float) -> bool:
 
 def _overflow(name: str, largest: float, c: float, dtype: torch.dtype) -> NoReturn:
     limit = f"{torch.finfo(dtype).max:g}, the largest {dtype}"
-    raise InputError(f"{name} overflows: {c:g} times {largest:g} is beyond {limit}; take a smaller c")
+    raise InputError(f"{name} overflows: {c:g} times {largest:g} exceeds {limit}; use a smaller c")
 
 
 @dataclass
 class _Change:
-    """A stretch, scaled and scaled back. It may be interrupted anywhere: a copy can be put back twice, and
-    without one the row's own version counter, which each operation moves, tells what was carried out.
-    (Outside inference mode, that is: within it no versions are counted.)"""
+    """The scaling of a range of memory and its undoing. Both may be interrupted at any point: a copy can be restored
+    twice. Without a copy, the version counter of the row, which every operation increments, shows whether the scaling
+    was carried out. (This needs inference mode to be off, which does not count versions.)"""
 
     stretch: _Stretch
     c: float
     in_place: bool
     saved: Tensor | None = None
-    version: int | None = None  # before anything was done
+    version: int | None = None  # version counter of the row before scaling
 
     def make(self) -> None:
         row, covered = self.stretch.row, self.stretch.covered

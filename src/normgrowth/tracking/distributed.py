@@ -1,4 +1,4 @@
-"""One process among several: which one writes, and how all of them learn of what went wrong on it."""
+"""Process groups: which rank writes, and how its errors reach all ranks."""
 
 import os
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ import torch
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """With the other processes that torchrun started, if it did."""
+    """Join the process group of torchrun, if there is one."""
     alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or is_parallel()
     if alone:
         yield
         return
-    # What is no tensor goes over the processors: nccl would have every rank put it on the same GPU.
+    # Objects are broadcast over gloo on the CPU: with nccl, every rank would put them on the same GPU.
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
@@ -40,7 +40,7 @@ def world_size() -> int:
 
 
 def shared(found: Any) -> Any:
-    """What rank 0 has, on every rank."""
+    """The object of rank 0, on every rank."""
     if not is_parallel():
         return found
     told = [found]
@@ -49,5 +49,5 @@ def shared(found: Any) -> Any:
 
 
 def of_main(problem: str | None) -> str | None:
-    """What rank 0 says, on every rank: one that failed alone would leave the others waiting for it."""
+    """The problem of rank 0, on every rank: if rank 0 failed alone, the others would wait for it."""
     return shared(problem)

@@ -1,4 +1,4 @@
-"""When to measure: a plain function of the step, however it was said."""
+"""Which steps are measured: `every` as a function of the step."""
 
 from collections.abc import Callable
 from numbers import Integral
@@ -15,4 +15,4 @@ def due(every: Every) -> Callable[[int], bool]:
         return lambda step: step & (step - 1) == 0
     if isinstance(every, Integral) and (n := int(every)) >= 1:
         return lambda step: step % n == 0
-    raise InputError(f'every must be 1 or more, "powers" or a function of the step, not {every!r}')
+    raise InputError(f'every must be 1 or more, "powers" or a function of the step, got {every!r}')

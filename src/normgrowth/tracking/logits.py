@@ -1,11 +1,11 @@
-"""How large scores get: attention logits before the softmax, and the outputs of the network. On request.
+"""Magnitudes of attention logits before the softmax and of the network's outputs, on request.
 
-At steps that will be measured, forward passes run under a mode that sees calls of `scaled_dot_product_attention`
-and softmaxes of scores (rows, heads, queries, keys), and takes the largest magnitude that no mask hides. Fused
-attention does not tell its scores, so they are computed again: at a measured step attention costs about twice.
+At steps that will be measured, forward passes run under a mode that intercepts `scaled_dot_product_attention` and
+softmaxes of scores (rows, heads, queries, keys) and records the largest magnitude that is not masked. Fused attention
+does not return its scores, so they are recomputed: attention costs about twice as much at a measured step.
 
-`nn.MultiheadAttention`, frozen and in eval mode, has a fast path with other roundings, which any mode would turn off:
-of such a model only the outputs are looked at.
+A frozen `nn.MultiheadAttention` in eval mode has a fast path with different rounding, which any mode would disable. For
+such a model, only the outputs are measured.
 """
 
 from collections.abc import Callable
@@ -20,26 +20,26 @@ from normgrowth.network.attention_capture import AttentionTap, Fused
 from normgrowth.tracking.distributed import is_parallel
 from normgrowth.tracking.tensor_sums import local, to_double
 
-HIDDEN = -1e8  # masks are minus infinity, the smallest number of a dtype, or -1e9 and beyond: scores are not
+HIDDEN = -1e8  # masks are below this (minus infinity, the minimum of a dtype, or -1e9), scores are not
 
 
 class Logits:
-    """Watches the forward passes of a model for as long as it is attached to it."""
+    """Measures the forward passes of a model until it is removed."""
 
     def __init__(self, model: nn.Module, due: Callable[[], bool]) -> None:
         self._due = due
         self._scores = _Scores()
         self._outputs: list[tuple[Tensor, int, Tensor]] = []  # sum of squares, values, largest
-        self.blind = False  # whether nothing was seen when this was last asked
+        self.blind = False  # whether the last `take` had no scores and no outputs
         self._hooks = [
             model.register_forward_pre_hook(self._enter),
             model.register_forward_hook(self._leave, always_call=True),
         ]
-        self._depth = 0  # of calls within a pass that is looked at: a model may call itself
+        self._depth = 0  # nesting of calls within a measured pass, because a model may call itself
         self._watches = False
 
     def __reduce__(self) -> "tuple[Callable[[], Logits], tuple[()]]":
-        """A copy of the model, saved or deep, is not watched."""
+        """Copies of the model, pickled or deep, are not measured."""
         return _unwatched, ()
 
     def remove(self) -> None:
@@ -47,7 +47,7 @@ class Logits:
             hook.remove()
 
     def take(self) -> tuple[float, float, float]:
-        """The largest attention logit, RMS and largest of the outputs since this was last asked; over all ranks."""
+        """The largest attention logit, and RMS and largest magnitude of the outputs, since the last call; all ranks."""
         largest = [value.max() for value in self._scores.found]
         outputs, self._scores.found, self._outputs = self._outputs, [], []
         self.blind = not (largest or outputs)
@@ -62,7 +62,7 @@ class Logits:
     def _enter(self, model: nn.Module, _: Any) -> None:
         if self._depth:
             self._depth += 1
-        elif torch.is_grad_enabled() and self._due():  # an evaluation between steps is none
+        elif torch.is_grad_enabled() and self._due():  # evaluations between steps do not count
             self._depth, self._watches = 1, not _has_fast_path(model)
             if self._watches:
                 self._scores.__enter__()
@@ -75,7 +75,7 @@ class Logits:
         if self._watches:
             self._scores.__exit__(None, None, None)
         logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-        if isinstance(logits, Tensor) and logits.dim() and logits.numel():  # a single number is a loss
+        if isinstance(logits, Tensor) and logits.dim() and logits.numel():  # a scalar is a loss
             values = to_double(local(logits))
             self._outputs.append((values.square().sum(), values.numel(), values.abs().max()))
 
@@ -107,7 +107,7 @@ class _Scores(AttentionTap):
         return compute()
 
     def softmax(self, scores: Tensor, dim: int | None, compute: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
-        if scores.dim() == 4 - self.in_heads:  # there heads and rows are one dimension
+        if scores.dim() == 4 - self.in_heads:  # nn.MultiheadAttention merges rows and heads
             with torch.no_grad():
                 self._keep(scores)
         return compute()
@@ -119,7 +119,7 @@ class _Scores(AttentionTap):
 
 
 def _over_ranks(top: float, square: float, count: int, high: float) -> tuple[float, float, int, float]:
-    """Sums and largest values of all processes; NaN (nothing seen) counts as nothing."""
+    """Sums and largest values over all processes; NaN (no values) is ignored."""
     sums = torch.tensor([square, float(count)], dtype=torch.float64)
     largest = torch.tensor([top, high], dtype=torch.float64).nan_to_num(nan=-1.0)
     backend = torch.distributed.get_backend()

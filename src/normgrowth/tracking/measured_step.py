@@ -1,7 +1,7 @@
-"""One measured step: what is kept from before it until it is done, and the sums that come of it.
+"""One measured step: copies of the weights before it, and the sums after it.
 
-Weights are copied where the optimizer may move them, and nowhere else. PyTorch's optimizers have hooks around
-a whole step and not around a group of parameters, so that all copies are there at once.
+Only weights that the optimizer may change are copied. PyTorch's optimizers have hooks around a whole step, not around
+a group of parameters, so all copies exist at the same time.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -26,11 +26,11 @@ from normgrowth.tracking.tensor_sums import (
 )
 from normgrowth.tracking.tracked_parameters import memory_key
 
-ALIGNMENT = 64  # bytes: where a copy begins
+ALIGNMENT = 64  # bytes; alignment of the copies
 
 
 class Owned(NamedTuple):
-    """What an optimizer has of one tracked tensor: parameters in the same memory, and their settings."""
+    """The optimizer's parameters that share the memory of one tracked tensor, and their settings."""
 
     parameters: list[Tensor]
     group: dict[str, Any] | None  # None: the optimizer does not hold it
@@ -41,35 +41,35 @@ class Owned(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Σg² of each parameter, Σgθ if it was asked for, and which ones have a gradient that the optimizer uses."""
+    """Σg² of each parameter, Σgθ on request, and which parameters have a gradient that the optimizer uses."""
 
     sums: Tensor | None  # None if there was no memory for them
     used: list[bool]
 
 
 class BeforeStep(NamedTuple):
-    """The weights before a step, and what is known only then."""
+    """The weights before a step, and other values that exist only before it."""
 
     weights: list[Tensor] | None  # None if there was no memory for a copy
-    gradients: Gradients | None  # None where the step itself computes them
-    scale: Tensor | None  # what a gradient scaler leaves to a fused optimizer to divide by
+    gradients: Gradients | None  # None if the step itself computes them
+    scale: Tensor | None  # the factor of a gradient scaler that a fused optimizer divides by
     owned: list[Owned]
 
 
 @contextmanager
 def surviving_out_of_memory() -> Iterator[None]:
-    """Training goes on where measuring has no memory left."""
+    """Suppress out-of-memory errors of the measurement, so that training continues."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError):
         pass
-    except RuntimeError as error:  # the CPU's allocator has no type of its own
+    except RuntimeError as error:  # the CPU allocator has no error class of its own
         if "not enough memory" not in str(error):
             raise
 
 
 def owned_by(optimizer: Optimizer, tensors: Sequence[Tensor]) -> list[Owned]:
-    """What the optimizer has of each tensor."""
+    """The optimizer's parameters for each tensor."""
     found: dict[Hashable, Owned] = {}
     for group in optimizer.param_groups:
         for p in group["params"]:
@@ -80,10 +80,12 @@ def owned_by(optimizer: Optimizer, tensors: Sequence[Tensor]) -> list[Owned]:
 def capture(
     optimizer: Optimizer, tensors: Sequence[Tensor], *, closure: bool, optimizer_state: bool = False
 ) -> BeforeStep:
-    """closure: the step computes the gradients itself. Else they are summed now: some optimizers change them."""
+    """The state before a step. closure: the step computes the gradients itself; otherwise gradients are summed now,
+    because some optimizers change them.
+    """
     owned, weights = owned_by(optimizer, tensors), None
     with surviving_out_of_memory():
-        # What the optimizer does not hold stays as it is, and is its own copy.
+        # Tensors that the optimizer does not have do not change, so they need no copy.
         flat = [local(p) for p in tensors]
         moved = [i for i, own in enumerate(owned) if own.parameters]
         for i, copy in zip(moved, _copies([flat[i] for i in moved]), strict=True):
@@ -110,10 +112,10 @@ def measure(
     *,
     optimizer_state: bool = False,
 ) -> tuple[Tensor, list[bool]]:
-    """The sums of the step over all ranks; and which parameters it moved.
+    """The sums of the step over all ranks, and which parameters have a gradient that it used.
 
-    Behind the columns of `summed` comes Σg², and with `optimizer_state` also Σgθ, and Σm² and Σv of Adam's moments.
-    Where a rank ran out of memory its sums are NaN. It still takes part in the reduction: others wait for it.
+    The columns of `summed` are followed by Σg² and, with `optimizer_state`, by Σgθ and by Σm² and Σv of Adam's moments.
+    If a rank runs out of memory, its sums are NaN. It still takes part in the reduction, because the others wait.
     """
     references = 2 if first else 1
     width = 3 + 3 * references + (4 if optimizer_state else 1)
@@ -136,8 +138,8 @@ def measure(
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies of flat tensors.
 
-    Those on a CPU share one array of numpy, which asks for large pages: the first touch of each 4 kB page of fresh
-    memory takes longer than the copy itself.
+    Copies on a CPU share one numpy array, which uses large pages: the first access to each 4 kB page of new memory
+    takes longer than the copy itself.
     """
     here = [i for i, tensor in enumerate(tensors) if tensor.device.type == "cpu"]
     ends = np.cumsum([-(-tensors[i].nbytes // ALIGNMENT) * ALIGNMENT for i in here], dtype=np.int64).tolist()
@@ -151,7 +153,7 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _gradients(
     owned: Sequence[Owned], tensors: Sequence[Tensor], weights: Sequence[Tensor] | None, *, dot: bool
 ) -> Gradients:
-    """Of what another optimizer moves, or none, a gradient may lie about: this step does not use it."""
+    """The sums of the gradients that this step uses. Parameters of other optimizers may also have gradients."""
     used, sums = [bool(own.gradients) for own in owned], None
     with surviving_out_of_memory():
         pairs = [
@@ -169,9 +171,9 @@ def _gradients(
 
 
 def _beside(gradients: Sequence[Tensor], parameter: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient and the weights that it belongs to, flat.
+    """The gradient and its weights, both flat.
 
-    There are more gradients than one where parameters share their memory: as a norm of all gradients has them.
+    Parameters that share memory have several gradients, which are concatenated, as in a norm of all gradients.
     """
     if not gradients:
         return weights[:0], weights[:0]
@@ -184,7 +186,7 @@ def _beside(gradients: Sequence[Tensor], parameter: Tensor, weights: Tensor) -> 
 
 
 def _moments(optimizer: Optimizer, owned: Sequence[Owned], tensors: Sequence[Tensor]) -> Tensor:
-    """Σm² and Σv of Adam's first and second moment; NaN where the optimizer keeps none."""
+    """Σm² and Σv of Adam's first and second moments; NaN if the optimizer has no moments."""
     sums = torch.full((len(owned), 2), nan, dtype=torch.float64)
     for i, (own, tensor) in enumerate(zip(owned, tensors, strict=True)):
         state = optimizer.state.get(own.parameters[0], {}) if own.parameters else {}

@@ -1,8 +1,8 @@
-"""What an optimizer says of each parameter: its learning rate, its decay, where the two would settle.
+"""The optimizer's settings for each parameter: learning rate, decay, and the equilibrium they predict.
 
-Decoupled decay (AdamW) takes ηλθ from the weights, beside the gradient's step, so that a measured step can
-be split. Coupled decay (SGD, Adam) adds λθ to the gradient, and what becomes of it depends on momentum and
-on the second moments: no part of the step is its own, and the split is NaN, unless there is no decay.
+Decoupled decay (AdamW) subtracts ηλθ from the weights, separately from the gradient's step, so a measured step can be
+split into two parts. Coupled decay (SGD, Adam) adds λθ to the gradient, and its effect depends on momentum and on the
+second moments. Then the step cannot be split, and the parts are NaN, unless there is no decay.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from normgrowth.tracking.measured_step import Owned
 
 
 class UpdateRule(NamedTuple):
-    """What holds for one parameter at one step.
+    """The settings of one parameter at one step.
 
-    decay: ηλ, the fraction that one step takes from the weights; NaN where decay goes through the gradient.
-    norm_per_sqrt_numel, norm_per_gradient: the equilibrium's norm, over √numel (AdamW) or the gradient's norm (SGD).
+    decay: ηλ, the fraction of the weights that one step removes; NaN for coupled decay.
+    norm_per_sqrt_numel, norm_per_gradient: the equilibrium norm divided by √numel (AdamW) or by the gradient's (SGD).
     """
 
     learning_rate: float = nan
@@ -34,11 +34,11 @@ class UpdateRule(NamedTuple):
     angle: float = nan
 
 
-NO_UPDATE = UpdateRule()  # of a parameter that this step does not touch
+NO_UPDATE = UpdateRule()  # for a parameter that this step does not change
 
 
 def read_rules(optimizer: Optimizer, owned: Sequence[Owned], moved: Sequence[bool]) -> NDArray[np.float64]:
-    """A row of `UpdateRule` for each parameter; `moved` says which have a gradient, since others are left alone."""
+    """A row of `UpdateRule` for each parameter. moved: which parameters have a gradient; others are not updated."""
     known = {id(group): _rule(optimizer, group) for group in optimizer.param_groups}
     rows = []
     for own, moves in zip(owned, moved, strict=True):
@@ -48,7 +48,7 @@ def read_rules(optimizer: Optimizer, owned: Sequence[Owned], moved: Sequence[boo
 
 
 def describe_groups(optimizer: Optimizer) -> list[OptimizerGroup]:
-    """What the optimizer was given for each group of parameters."""
+    """The settings of each parameter group of the optimizer."""
     found = []
     for group in optimizer.param_groups:
         betas, momentum = group.get("betas"), group.get("momentum")
@@ -65,7 +65,7 @@ def describe_groups(optimizer: Optimizer) -> list[OptimizerGroup]:
 
 
 def unwrap_optimizer(optimizer: Any) -> Optimizer:
-    """The optimizer inside wrappers such as accelerate's: a wrapper may leave a step out, and only it knows."""
+    """The optimizer inside wrappers such as accelerate's, because a wrapper may skip steps."""
     if type(optimizer).__module__.partition(".")[0] == "deepspeed":
         raise InputError(
             f"{type(optimizer).__name__}: DeepSpeed's ZeRO steps flat partitions that are not the model's parameters; "
@@ -77,7 +77,7 @@ def unwrap_optimizer(optimizer: Any) -> Optimizer:
 
 
 def _rule(optimizer: Optimizer, group: dict[str, Any]) -> UpdateRule:
-    # schedule-free optimizers keep the rate that they warmed up to beside the one that was given
+    # schedule-free optimizers store the warmed-up rate in addition to the given rate
     rate = _number(group.get("scheduled_lr", group.get("lr")))
     decay = _number(group.get("weight_decay", 0.0))
     decoupled = _decoupled(optimizer, group)
@@ -94,7 +94,7 @@ def _rule(optimizer: Optimizer, group: dict[str, Any]) -> UpdateRule:
             e = equilibrium("sgd", lr=rate, weight_decay=decay, gradient_norm=1.0, momentum=momentum)
             return settled._replace(norm_per_gradient=_finite(e.norm), angle=e.rotation)
     except InputError:
-        return settled  # these settings have no equilibrium, such as a decay of everything at once: NaN, as documented
+        return settled  # settings without an equilibrium, such as ηλ >= 1: NaN, as documented
     return settled
 
 
@@ -106,7 +106,7 @@ def _decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
 
 
 def _number(setting: Any) -> float:
-    """NaN where the optimizer finds its own: the Adafactor of transformers has a learning rate of None."""
+    """The setting as a number; NaN for None, which is the learning rate of transformers' Adafactor."""
     return nan if setting is None else float(setting)
 
 

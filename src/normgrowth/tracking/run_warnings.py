@@ -1,10 +1,10 @@
-"""Warnings of a run, each given once for each tensor, from sums that are there anyway.
+"""Warnings of a run, issued once per tensor, from sums that are measured anyway.
 
-weights, gradient  a weight or a gradient is NaN or infinite: which tensor was first, and at which step
-resolution         a step is so small beside the weights that most of it is rounded away in their dtype
-runaway            a layer's norm doubled within the last measured steps, and ever faster
-equilibrium        a tensor turns much faster or slower than η, λ and β say it should by now
-logit              an attention logit passed a limit (`logits` measures them)
+weights, gradient  a weight or a gradient is NaN or infinite: the first tensor and step
+resolution         a step is so small compared with the weights that most of it is rounded away in their dtype
+runaway            a layer's norm doubled within the last measured steps, with accelerating growth
+equilibrium        a tensor rotates much faster or slower than η, λ and β predict after this many steps
+logit              an attention logit exceeds a threshold (with `logits`)
 """
 
 from collections import deque
@@ -22,21 +22,21 @@ from normgrowth.moments.moments import Moments, quantities
 Floats = NDArray[np.float64]
 Kind = Literal["weights", "gradient", "resolution", "runaway", "equilibrium", "logit"]
 
-REMEMBERED = 20  # measured steps over which a norm runs away
+REMEMBERED = 20  # measured steps in which a runaway norm doubles
 DOUBLED = 2.0
-APART = 10.0  # a rotation by this factor from its equilibrium is far from it
-SETTLED = 3.0  # times 1/(ηλ), after which an equilibrium may be expected
-NAMED = 3  # tensors that one message names
-ROUNDING = torch.finfo(torch.float32).eps  # a gradient below this part of the model's is none
-LOGIT = 100.0  # a softmax of such scores is an argmax, and float16 scores are near their end
+APART = 10.0  # a rotation that differs from its equilibrium by this factor triggers the warning
+SETTLED = 3.0  # an equilibrium is expected after this many times 1/(ηλ) steps
+NAMED = 3  # maximum number of tensors named in a message
+ROUNDING = torch.finfo(torch.float32).eps  # gradients below this share of the model's gradient count as zero
+LOGIT = 100.0  # the softmax of such scores is an argmax, and float16 scores approach their range
 
 
 @dataclass(frozen=True)
 class RunWarning:
-    """What is wrong with a run.
+    """A warning about a run.
 
-    names: the tensors or layers, the first as in `reason`. value: what was measured of the first one; threshold: the
-    limit that it passed (of `weights` and `gradient` the number of values that are not finite, which should be 0).
+    names: the tensors or layers concerned; `reason` names the first few. value: the measured value of the first one.
+    threshold: the threshold that it passed (0 for `weights` and `gradient`).
     """
 
     kind: Kind
@@ -52,14 +52,14 @@ class RunWarning:
 
 @dataclass
 class RunWarnings:
-    """Checks each measured step in turn. `dtypes` are those of the tensors, in the order of their rows."""
+    """Checks each measured step. dtypes: the dtypes of the tensors, in the order of their rows."""
 
     readings: Sequence[Reading]
     dtypes: Sequence[torch.dtype]
     issued: set[tuple[str, str]] = field(default_factory=set)  # kind, and name of a tensor or layer
     _norms: deque[Floats] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _layers: list[str] = field(init=False)
-    _layer_of: NDArray[np.intp] = field(init=False)  # of each tensor; the last of all: none
+    _layer_of: NDArray[np.intp] = field(init=False)  # layer of each tensor; the last index: no layer
 
     def __post_init__(self) -> None:
         layers = [reading.layer_name for reading in self.readings]
@@ -68,7 +68,7 @@ class RunWarnings:
         self._layer_of = np.array([index.get(name or "", len(index)) for name in layers], np.intp)
 
     def check(self, step: int, moments: Moments, run: dict[str, Floats]) -> Iterator[RunWarning]:
-        """The warnings that are new at this step."""
+        """The new warnings at this step."""
         found = quantities(moments)
         for warnings in (
             self._nonfinite(moments, run["gradient"]),
@@ -81,20 +81,20 @@ class RunWarnings:
                 yield replace(warning, step=step)
 
     def _new(self, kind: Kind, names: Sequence[str], chosen: NDArray[np.bool_]) -> list[int]:
-        """Which of the chosen were not warned of before."""
+        """The chosen indices without an earlier warning of this kind."""
         new = [i for i in np.flatnonzero(chosen).tolist() if (kind, names[i]) not in self.issued]
         self.issued |= {(kind, names[i]) for i in new}
         return new
 
     def _new_tensors(self, kind: Kind, chosen: NDArray[np.bool_]) -> tuple[tuple[str, ...], int]:
-        """The names of new ones, and the row of the first; none: no names."""
+        """The names of tensors with a new warning, and the row of the first; empty if there are none."""
         new = self._new(kind, [reading.name for reading in self.readings], chosen)
         return tuple(self.readings[i].name for i in new), new[0] if new else 0
 
     def _logit(self, largest: float) -> Iterator[RunWarning]:
         if self._new("logit", ["model"], np.array([largest > LOGIT])):
             reason = (
-                f"an attention logit of {largest:.3g} is past {LOGIT:g}: attention is all but hard, and may not "
+                f"an attention logit of {largest:.3g} exceeds {LOGIT:g}: attention is almost hard and may not "
                 "recover; normalize queries and keys, or lower the learning rate"
             )
             yield RunWarning("logit", ("model",), reason, largest, LOGIT)
@@ -110,9 +110,9 @@ class RunWarnings:
             yield RunWarning("gradient", names, reason, float(gradient[i]), 0.0)
 
     def _resolution(self, relative: Floats, gradient: Floats, rate: Floats) -> Iterator[RunWarning]:
-        """Measured steps are sums of whole units of rounding; below half a unit most values did not move at all.
+        """Steps below the resolution: if a relative step is below half a unit of rounding, most values did not change.
 
-        A gradient that is rounding itself is none: a key's bias adds the same to all scores of a query, for nothing.
+        Gradients that are only rounding are ignored, such as that of a key bias, which does not affect the softmax.
         """
         unit = np.array([torch.finfo(t).eps if t.is_floating_point else np.nan for t in self.dtypes])
         moves = (gradient > ROUNDING**2 * np.nansum(gradient)) & (rate > 0)
@@ -122,7 +122,7 @@ class RunWarnings:
         dtype = str(self.dtypes[i]).removeprefix("torch.")
         narrow = self.dtypes[i].itemsize < torch.float32.itemsize
         remedy = (
-            "keep master weights in float32" if narrow else "its gradient or learning rate is all but gone"
+            "keep master weights in float32" if narrow else "its gradient or learning rate is almost zero"
         )
         reason = (
             f"the step of {some(names)} is {relative[i]:.1e} of its norm, below the resolution of {dtype} "
@@ -141,8 +141,8 @@ class RunWarnings:
         if new := self._new("runaway", layers, away):
             names, growth = tuple(layers[i] for i in new), float(end[new[0]] / start[new[0]])
             reason = (
-                f"the norm of {some(names)} grew {growth:.1f} times within {REMEMBERED} measured steps, ever "
-                "faster: lower the learning rate, clip gradients, or decay"
+                f"the norm of {some(names)} grew {growth:.1f} times within {REMEMBERED} measured steps, and the "
+                "growth accelerates: lower the learning rate, clip gradients, or use weight decay"
             )
             yield RunWarning("runaway", names, reason, growth, DOUBLED)
 
@@ -152,8 +152,8 @@ class RunWarnings:
         names, i = self._new_tensors("equilibrium", (factor > APART) & (decayed > SETTLED))
         if names:
             reason = (
-                f"{some(names)} turns by {angle[i]:.1e} a step, where learning rate and decay predict {settled[i]:.1e} "
-                f"after so long: its gradients are far from random, or all but gone"
+                f"{some(names)} rotates by {angle[i]:.1e} per step, but learning rate and decay predict "
+                f"{settled[i]:.1e} by now: its gradients are far from random, or almost zero"
             )
             yield RunWarning("equilibrium", names, reason, float(factor[i]), APART)
 

@@ -1,11 +1,11 @@
 """Sums of live tensors: the columns of `normgrowth.moments.kernel`, from a model instead of a file.
 
-torch computes them in float64 on the tensors' device, and they stay there until all are done. For many values on a CPU
-the compiled kernel of `trace` is five times as fast; it takes 100 MB of memory, which small models should not pay.
+torch computes the sums in float64 on the tensors' device, where they stay until all are done. For many values on a CPU,
+the compiled kernel of `trace` is five times as fast; small models do not use it, because it takes 100 MB of memory.
 
-Under sharding each process sums what it holds. Sums add: reduced once over every dimension of the mesh on
-which a tensor is not replicated, they are those of the whole tensor. Replicated dimensions are left alone:
-reducing there would count the same values again, which is how norms get wrong by the root of the ranks.
+Under sharding, each process sums its local values. The sums are reduced once over every mesh dimension on which a
+tensor is not replicated, which gives the sums of the whole tensor. They are not reduced over replicated dimensions:
+that would count the same values again and make norms wrong by the square root of the number of ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,37 +27,37 @@ from normgrowth.tracking.distributed import is_parallel, world_size
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-SQUARE, LARGEST, NONFINITE = 0, 1, 2  # Σθ², the largest finite |θ|, values that are not finite
-REF_SQUARE, REF_DOT = 3, 4  # of the first reference r, with δ = θ − r: Σr², Σrδ; then Σδ²
+SQUARE, LARGEST, NONFINITE = 0, 1, 2  # Σθ², the largest finite |θ|, the number of values that are not finite
+REF_SQUARE, REF_DOT = 3, 4  # for the first reference r, with δ = θ − r: Σr², Σrδ; then Σδ²
 WORDS = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-BUCKET = 2**20  # values of a bucket
+BUCKET = 2**20  # values per bucket
 
 
 class Sizes(NamedTuple):
-    """small: tensors with at most so many values are summed in buckets: to start an operation costs more than them.
-    piece: values that become float64 at once; on a CPU they stay in its cache."""
+    """small: tensors with at most this many values are summed in buckets, because launching an operation costs more
+    than summing them. piece: values converted to float64 at once; on a CPU they fit into its cache."""
 
     small: int
     piece: int
 
 
 Lists = Sequence[Sequence[Tensor]]
-KERNEL_VALUES = 2**24  # from so many on the kernel sums on a CPU: a copy of the weights takes 64 MB then
-THREADED = 4 * CHUNK  # values from which on several threads pay
+KERNEL_VALUES = 2**24  # from this many values on (64 MB), the compiled kernel is used on a CPU
+THREADED = 4 * CHUNK  # from this many values on, several threads are faster
 SIZES = {"cpu": Sizes(small=2**11, piece=2**17)}
 OTHER_SIZES = Sizes(small=2**16, piece=2**24)
 
 
 def is_distributed(tensor: Tensor) -> bool:
     if type(tensor) in (Tensor, Parameter):
-        return False  # the common case, without loading the code of the other one
+        return False  # the common case, without importing DTensor
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The values that this process holds, flat; a view where that can be."""
+    """The local values of this process, flat; a view if possible."""
     tensor = tensor.detach()
     if is_distributed(tensor):
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -68,16 +68,16 @@ def local(tensor: Tensor) -> Tensor:
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
     if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())  # a gradient is often conjugated in name only
-    # A slice of a matrix is flat, and still not side by side; a sign may be kept beside the values.
+        tensor = torch.view_as_real(tensor.resolve_conj())  # a gradient is often conjugated lazily
+    # A slice of a matrix may be flat but not contiguous, and a negation may be lazy.
     return tensor.resolve_neg().reshape(-1).contiguous()
 
 
 def local_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The values of a gradient that belong to this process's part of the parameter.
+    """The values of a gradient for this process's shard of the parameter.
 
-    Tensor parallelism leaves some gradients as partial sums, one on each rank. The norm of a sum does not
-    follow from norms of its terms, so these are added first, as the optimizer itself does.
+    Tensor parallelism leaves some gradients as partial sums, one per rank. The norm of a sum does not follow from the
+    norms of its terms, so partial sums are added first, as the optimizer does.
     """
     if is_distributed(gradient) and is_distributed(parameter):
         part, whole = _as_distributed(gradient), _as_distributed(parameter)
@@ -87,10 +87,10 @@ def local_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:
 
 
 def sharded_over(parameter: Tensor) -> "tuple[Any, tuple[int, ...]] | None":
-    """The mesh and those of its dimensions over which the parameter's sums must be added; None: over none.
+    """The mesh and its dimensions over which the parameter's sums must be added; None if there are none.
 
-    Asked is whether a placement is Replicate, and not whether it is Shard: FSDP2 on top of tensor
-    parallelism makes placements of a third kind, which are no Shard.
+    The test is whether a placement is not Replicate, rather than whether it is Shard: FSDP2 on top of tensor
+    parallelism creates placements that are neither.
     """
     if not is_distributed(parameter):
         return None
@@ -99,8 +99,8 @@ def sharded_over(parameter: Tensor) -> "tuple[Any, tuple[int, ...]] | None":
     tensor = _as_distributed(parameter)
     if any(isinstance(placement, Partial) for placement in tensor.placements):
         raise InputError(
-            f"a parameter of shape {list(tensor.shape)} is a partial sum on each rank {tensor.placements}: "
-            "it has no values to measure before they are added"
+            f"a parameter of shape {list(tensor.shape)} is a partial sum on each rank {tensor.placements}; "
+            "it can be measured only after these are added"
         )
     mesh = tensor.device_mesh
     dims = tuple(
@@ -112,7 +112,7 @@ def sharded_over(parameter: Tensor) -> "tuple[Any, tuple[int, ...]] | None":
 
 
 def add_over_ranks(columns: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Make the sums of this process's shards those of the whole tensors: in place, on every rank the same."""
+    """Reduce the sums of local shards to the sums of whole tensors, in place, with the same result on every rank."""
     items: dict[Any, list[int]] = {}
     for i, parameter in enumerate(parameters):
         if (where := sharded_over(parameter)) is not None:
@@ -130,7 +130,7 @@ def add_over_ranks(columns: Tensor, parameters: Sequence[Tensor]) -> None:
 
 @cache
 def supports_float64(device_type: str) -> bool:
-    """Whether a kind of device computes in float64; Apple's mps does not."""
+    """Whether a device type supports float64; Apple's mps does not."""
     if device_type == "cpu":
         return True
     try:
@@ -141,15 +141,15 @@ def supports_float64(device_type: str) -> bool:
 
 
 def to_double(tensor: Tensor) -> Tensor:
-    """In float64, on the CPU where the device has none."""
+    """The tensor in float64, on the CPU if the device does not support it."""
     return tensor.double() if supports_float64(tensor.device.type) else tensor.cpu().double()
 
 
 def check_replicated(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
-    """Raise RanksDiffer on every rank if plain tensors are not the same everywhere.
+    """Raise RanksDiffer on every rank if plain tensors differ between ranks.
 
-    Megatron's tensor parallelism, expert parallelism and pipelines keep parts of a model in plain tensors. Nothing says
-    how these belong together, and the part of rank 0 would be recorded as the model.
+    Megatron's tensor parallelism, expert parallelism and pipelines have parts of a model in plain tensors, without
+    metadata on how they fit together. Then the part of rank 0 would be recorded as the whole model.
     """
     if not is_parallel():
         return
@@ -170,7 +170,7 @@ def check_replicated(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
 
 
 def summed(tensors: Sequence[Tensor], *references: Sequence[Tensor]) -> Tensor:
-    """The kernel's columns of flat local tensors, a row each: three of their own, three for each reference."""
+    """The kernel's columns of flat local tensors, one row each: three for the tensor, three for each reference."""
     lists: Lists = [tensors, *references]
     devices: dict[torch.device, list[int]] = {}
     for i, tensor in enumerate(tensors):
@@ -185,7 +185,7 @@ def summed(tensors: Sequence[Tensor], *references: Sequence[Tensor]) -> Tensor:
 
 
 def _on_device(device: torch.device, lists: Lists) -> Tensor:
-    if not supports_float64(device.type):  # one tensor at a time, so that few copies are there at once
+    if not supports_float64(device.type):  # one tensor at a time, to limit the number of copies
         return torch.cat([by_torch([[t.cpu()] for t in row]) for row in zip(*lists, strict=True)])
     if device.type == "cpu" and sum(tensor.numel() for tensor in lists[0]) >= KERNEL_VALUES:
         return torch.from_numpy(by_kernel(lists))
@@ -193,7 +193,7 @@ def _on_device(device: torch.device, lists: Lists) -> Tensor:
 
 
 def by_torch(lists: Lists) -> Tensor:
-    """A few operations for each bucket of small tensors, and for each piece of a large one; no transfer."""
+    """The sums by torch: a few operations per bucket of small tensors and per piece of a large one; no transfer."""
     tensors, width = lists[0], 3 * len(lists)
     columns = torch.zeros(len(tensors), width, dtype=torch.float64, device=tensors[0].device)
     small: list[int] = []
@@ -211,7 +211,7 @@ def by_torch(lists: Lists) -> Tensor:
 
 
 def _sums_of_large(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The columns; LARGEST is not finite if a value is not, and NONFINITE is 0."""
+    """The columns of large tensors; LARGEST is not finite if some value is not, and NONFINITE is 0."""
     rows = []
     for pieces in zip(*(_pieces(tensor) for tensor in tensors), strict=True):
         low, high = torch.aminmax(pieces[0])
@@ -228,7 +228,7 @@ def _sums_of_large(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _sums_of_small(lists: Lists) -> Tensor:
-    """The rows of tensors that are put side by side for this; LARGEST is not finite if a value is not."""
+    """The rows of small tensors, which are concatenated; LARGEST is not finite if some value is not."""
     b, *references = (torch.cat(list(tensors)).double() for tensors in lists)
     terms = [b * b, torch.zeros_like(b), torch.zeros_like(b)]
     for r in references:
@@ -273,10 +273,10 @@ def _sizes(tensor: Tensor) -> Sizes:
 
 
 def by_kernel(lists: Lists) -> NDArray[np.float64]:
-    """Addresses for the compiled loop, all tensors of a dtype at once, long ones in chunks."""
+    """The sums by the compiled kernel, for all tensors of a dtype at once, with long tensors in chunks."""
     count = len(lists[0])
     same: dict[str, list[int]] = {}
-    rows: list[list[Tensor]] = []  # holds what was converted until it is summed
+    rows: list[list[Tensor]] = []  # keeps converted tensors alive until they are summed
     for i, row in enumerate(zip(*lists, strict=True)):
         word = WORDS.get(row[0].dtype, "")
         if not word or type(row[0]) is not Tensor or any(t.dtype != row[0].dtype for t in row):

@@ -1,4 +1,4 @@
-"""Which parameters of a model count, under which names: read as `trace` reads the names of a checkpoint."""
+"""The counted parameters of a model and their names, interpreted as `trace` interprets names in checkpoints."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,13 +19,13 @@ from normgrowth.tracking.tensor_sums import WORDS, sharded_over
 
 @dataclass(frozen=True)
 class Watched:
-    """The parameters that count, and what tells whether the model still has the same ones."""
+    """The counted parameters, and the data to detect that the model's parameters have changed."""
 
     readings: list[Reading]
     tensors: Sequence[Tensor]
-    known: Mapping[str, Tensor]  # all of the model's, by their own names: held, so that no id is given twice
-    kinds: Mapping[str, Hashable]  # and what they were then: `data` may be given to a parameter anew
-    counted: dict[str, Any]  # how many tensors and values count, and of how many
+    known: Mapping[str, Tensor]  # all parameters by their names; referenced, so that ids are not reused
+    kinds: Mapping[str, Hashable]  # shape, dtype and device, which change if `parameter.data` is replaced
+    counted: dict[str, Any]  # numbers of counted tensors and values, and of all
 
     @property
     def numel(self) -> list[int]:
@@ -39,7 +39,7 @@ class Watched:
 
 
 def memory_key(tensor: Tensor) -> Hashable:
-    """The same for parameters that share their memory, as after `head.weight.data = embedding.weight.data`."""
+    """A key that is equal for parameters that share memory, as after `head.weight.data = embedding.weight.data`."""
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
     if plain and tensor.numel() and (address := tensor.data_ptr()):
         return address, tuple(tensor.shape), tensor.stride(), tensor.dtype
@@ -47,9 +47,9 @@ def memory_key(tensor: Tensor) -> Hashable:
 
 
 def reshard(model: nn.Module) -> None:
-    """Undo what a forward-only pass leaves behind: FSDP2 keeps the root's parameters whole until the next backward.
+    """Reshard the model: after a forward-only pass, FSDP2 keeps the root's parameters unsharded until a backward.
 
-    These copies are not what the optimizer steps.
+    The optimizer does not update these unsharded copies.
     """
     for module in model.modules():
         if type(module).__name__.startswith("FSDP") and hasattr(module, "reshard"):
@@ -57,19 +57,19 @@ def reshard(model: nn.Module) -> None:
 
 
 def watch(model: nn.Module, selection: Selection) -> Watched:
-    """Read the model's parameters as they are now; tied ones count once, under their first name."""
+    """The current counted parameters of the model; tied parameters count once, under their first name."""
     reshard(model)
     for module in model.modules():
         if type(module).__name__ == "FullyShardedDataParallel":
             raise InputError(
-                "the model is wrapped by FullyShardedDataParallel, whose parameters lie about in flat pieces; "
-                "use torch.distributed.fsdp.fully_shard (FSDP2), whose parameters know their place"
+                "the model is wrapped by FullyShardedDataParallel, which flattens its parameters; "
+                "use torch.distributed.fsdp.fully_shard (FSDP2) instead"
             )
     known = dict(model.named_parameters(remove_duplicate=False))
     for name, tensor in known.items():
         if isinstance(tensor, UninitializedParameter):
             raise InputError(
-                f"{name} has no shape before the model's first pass; run one, then make the tracker"
+                f"{name} has no shape before the model's first pass; run a pass before creating the tracker"
             )
     stored = without_wrappers(known) or {name: name for name in known}
     tensors = {clean: known[name] for clean, name in stored.items()}
@@ -83,13 +83,13 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
     chosen = selection.choose(type(model).__name__, entries, aliases)
     counted = [tensors[reading.name] for reading in chosen.readings]
     for tensor in counted:
-        sharded_over(tensor)  # refuses what cannot be measured now, and not in the middle of a run
+        sharded_over(tensor)  # raises an error now rather than in the middle of a run
     kinds = {name: _kind(tensor) for name, tensor in known.items()}
     return Watched(chosen.readings, counted, known, kinds, asdict(chosen.counts()))
 
 
 def strangers(watched: Watched, optimizer: Optimizer) -> str:
-    """What the optimizer holds that the model does not have, in words; "" if nothing."""
+    """A message about parameters of the optimizer that are not in the model; "" if there are none."""
     mine = {id(tensor) for tensor in watched.known.values()}
     foreign: Sequence[Tensor] = [
         tensor for group in optimizer.param_groups for tensor in group["params"] if id(tensor) not in mine
@@ -97,7 +97,7 @@ def strangers(watched: Watched, optimizer: Optimizer) -> str:
     if not foreign:
         return ""
     return (
-        f"the optimizer holds {len(foreign)} parameters that the model does not have "
+        f"the optimizer has {len(foreign)} parameters that are not in the model "
         f"(the first has shape {list(foreign[0].shape)})"
     )
 
@@ -107,7 +107,7 @@ def _kind(tensor: Tensor) -> Hashable:
 
 
 def _word(tensor: Tensor) -> str:
-    """The dtype as checkpoints spell it, as far as it matters to what a name means."""
+    """The dtype as spelled in checkpoints, as far as it affects the meaning of a name."""
     if tensor.dtype in WORDS:
         return WORDS[tensor.dtype]
     return "F8_E5M2" if tensor.is_floating_point() or tensor.is_complex() else "U8"

@@ -1,4 +1,4 @@
-"""NormTracker: what each step of a run does to the size of the weights, measured where it happens."""
+"""NormTracker: measures what each optimizer step does to the weights during training."""
 
 import platform
 import time
@@ -41,7 +41,14 @@ from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
 from normgrowth.tracking.tensor_sums import check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
 
-LOGGED = ("norm", "relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")  # unasked
+LOGGED = (
+    "norm",
+    "relative_step",
+    "angle",
+    "equilibrium_angle",
+    "alignment",
+    "gradient_norm",
+)  # logged by default
 
 
 class NormTracker:
@@ -50,42 +57,42 @@ class NormTracker:
         with NormTracker(model, optimizer, every=10, out="runs/first"):
             train(model, optimizer)
 
-    It hooks into `optimizer.step()`: step n is the n-th call, whatever number of backward passes came before. Step 0
-    has the norms before the first one.
-    The quantities are those of `trace` between the weights before and after one step, and these::
+    It hooks into `optimizer.step()`: step n is the n-th call, regardless of the number of backward passes. Step 0 has
+    the norms before the first call.
+    The quantities are those of `trace` for the weights before and after one step, and these::
 
-        gradient_norm                of the gradient that the step used: averaged, clipped, unscaled
-        decay_step, gradient_step    norms of the two parts of the step, −ηλθ and the rest; NaN where decay goes
-                                     through the gradient (SGD and Adam with weight decay): no part is its own
-        equilibrium_norm, _angle     what `normgrowth.equilibrium` predicts for this step's η, λ and β: AdamW, and
-                                     SGD with momentum; NaN for others, without decay, and for groups with such
-        learning_rate                of the model where all parameters have the same, else of each tensor
-        total_growth, ...            the budget since the start, with every=1 only: it needs every step
+        gradient_norm                norm of the gradient that the step used: averaged, clipped, unscaled
+        decay_step, gradient_step    norms of the two parts of the step, −ηλθ and the rest; NaN for coupled decay (SGD
+                                     and Adam with weight decay), which cannot be split
+        equilibrium_norm, _angle     the prediction of `normgrowth.equilibrium` for this step's η, λ and β: AdamW, and
+                                     SGD with momentum; NaN for others, without decay, and for groups with a NaN
+        learning_rate                one value for the model if all parameters agree, else one per tensor
+        total_growth, ...            the budget since the start; only with every=1, because it needs every step
 
-    every: n for each n-th step, "powers" for steps 1, 2, 4, 8, ..., or a function of the step.
-    out: a folder for the records; without one they stay in memory. A step is on disk when `optimizer.step()`
-    returns, and `ng.load(out)` works at any time.
-    include, select, exclude: which parameters count, as in `trace`: by default those of blocks; include="all" for all.
+    every: n for every n-th step, "powers" for steps 1, 2, 4, 8, ..., or a function of the step.
+    out: output folder for the records (default: in memory). A step is on disk when `optimizer.step()` returns, and
+    `ng.load(out)` works at any time.
+    include, select, exclude: the counted parameters, as in `trace`; default: parameters of blocks; include="all": all.
     levels: which of tensor, layer, role and model to record.
-    compare_first: also compare with the weights before the first step; this keeps a copy of them.
-    logits: also `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the outputs, over
-    the forward passes of a measured step; attention costs twice there.
-    optimizer_state: also `gradient_alignment`, the cosine of gradient and weights, and of Adam's state the norms
-    `first_moment_norm` ‖m‖ and `second_moment_norm` ‖√v‖, and their `moment_ratio`.
-    warn: issue a SeriesWarning for NaN, steps below resolution, norms that run away and others, once each; `warnings`
-    has them with their thresholds, `ok` says whether there was none.
-    resume_step: the step from which a run is resumed, with the same parameters as before. Records of later steps, from
-    before the interruption, are dropped; 0 starts again.
+    compare_first: also compare with the weights before the first step, of which a copy is kept.
+    logits: also measure `attention_logit`, the largest before a softmax, and `logit_rms`, `logit_largest` of the
+    outputs, over the forward passes of a measured step; attention then costs about twice as much at measured steps.
+    optimizer_state: also measure `gradient_alignment`, the cosine of gradient and weights, and, from Adam's state, the
+    norms `first_moment_norm` ‖m‖ and `second_moment_norm` ‖√v‖ and their `moment_ratio`.
+    warn: issue a SeriesWarning for NaN, steps below resolution, runaway norms and others, once each; `warnings` has
+    them with their thresholds, `ok` is True if there were none.
+    resume_step: the step from which a run resumes, with the same parameters as before. Existing records of later steps
+    are dropped; 0 starts again.
 
-    Under DDP, FSDP2 (also hybrid), tensor parallelism or several at once the numbers are those of one process.
-    Every rank must have a tracker, and measure at the same steps; the one of rank 0 writes. With a folder
-    `trace` is there alone, without one on every rank. Plain tensors that differ between ranks are refused.
+    Under DDP, FSDP2 (also hybrid), tensor parallelism or combinations, values are the same as with one process. Every
+    rank must have a tracker and measure the same steps; rank 0 writes. With a folder, `trace` is available only on
+    rank 0; without one, on every rank. Plain tensors that differ between ranks raise an error.
 
-    A measured step holds a copy of the weights that the optimizer moves, until the step is done; no copy is
-    kept between steps. Observing changes nothing: the losses are the same to the bit.
+    A measured step keeps a copy of the weights that the optimizer changes until the step is done; no copy is kept
+    between steps. Tracking does not affect training: losses are bit-identical.
 
-    Parameters may be frozen and thawed at any time, and given to the optimizer later. If the model gets other
-    parameters during training (added, removed, assigned anew), the tracker warns and goes on with the new ones.
+    Parameters may be frozen and unfrozen at any time, and added to the optimizer later. If the model gets different
+    parameters during training (added, removed, reassigned), the tracker warns and continues with the new parameters.
     """
 
     def __init__(
@@ -110,14 +117,14 @@ class NormTracker:
         if resume_step is not None and resume_step < 0:
             raise InputError(f"resume_step must be >= 0, got {resume_step}")
         for unknown in set(levels) - set(LEVELS):
-            raise InputError(f"levels: {unknown!r} is none of {', '.join(LEVELS)}")
+            raise InputError(f"levels must be among {', '.join(LEVELS)}, got {unknown!r}")
         self.step = resume_step or 0
         optimizer = unwrap_optimizer(optimizer)
         self._model = model
         self._selection = Selection(include, select, exclude)
         self._watched = watch(model, self._selection)
         if foreign := strangers(self._watched, optimizer):
-            raise InputError(f"{foreign}: give the tracker the whole model that the optimizer trains")
+            raise InputError(f"{foreign}: pass the whole model that the optimizer trains to the tracker")
         check_replicated([reading.name for reading in self._watched.readings], self._watched.tensors)
         self._levels = [level for level in LEVELS if level in levels]
         self._wants_first = compare_first and not self.step
@@ -127,7 +134,7 @@ class NormTracker:
         self._held: BeforeStep | None = None
         self._checks: RunWarnings | None = None
         self._warnings: list[RunWarning] = []
-        self._blind = False  # whether it was said that no logits are seen
+        self._blind = False  # whether the warning about missing logits was issued
         self._keeps = out is None or is_main()
         self._log = _open_log(out, resume_step, self._selection)
         self._run = run or self._log.run or (Path(out).name if out else "") or type(model).__name__
@@ -139,9 +146,9 @@ class NormTracker:
             self._log.note(self.step, f"resumed at step {self.step}", wait=True)
         if compare_first and not self._wants_first:
             self._note(
-                f"resumed at step {self.step}: the first weights are gone, and nothing is compared with them"
+                f"resumed at step {self.step}: the first weights are not available, so nothing is compared with them"
             )
-        # A step that is compiled calls them as they are: what they do is nothing for a compiler.
+        # A compiled step calls the hooks eagerly, because they cannot be compiled.
         as_it_is: Any = torch.compiler.disable
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(as_it_is(self._before)),
@@ -150,7 +157,7 @@ class NormTracker:
         self._logits = Logits(model, lambda: self._due(self.step + 1)) if logits else None
         if self._logits:
             self._hooks.append(self._logits)
-        # The last steps become records also where nobody closes the tracker.
+        # Write the records of the last steps even if the tracker is not closed.
         self._finish = weakref.finalize(self, self._log.close)
 
     def __enter__(self) -> "NormTracker":
@@ -162,12 +169,12 @@ class NormTracker:
         self.close()
 
     def close(self) -> None:
-        """Take the hooks away and finish the records; what was measured stays to be asked for."""
+        """Remove the hooks and finish the records; `trace` remains available."""
         if self._hooks:
             for hook in self._hooks:
                 hook.remove()
             self._hooks, self._held, self._first = [], None, {}
-            del self._model, self._watched, self._logits  # who keeps a tracker does not keep the weights
+            del self._model, self._watched, self._logits  # a closed tracker does not keep the weights alive
         self._finish()
 
     @property
@@ -175,18 +182,18 @@ class NormTracker:
         """Everything measured so far: the type that `normgrowth.trace` returns, so `fit` and others accept it."""
         if not self._keeps:
             raise InputError(
-                "a tracker with a folder keeps its numbers on rank 0 only: use tracker.trace there, or ng.load(folder)"
+                "a tracker with a folder has its records only on rank 0: use tracker.trace there, or ng.load(folder)"
             )
         return Trace.from_stored(self._log.stored())
 
     @property
     def warnings(self) -> tuple[RunWarning, ...]:
-        """What was warned of since this tracker was made, with reason, value and threshold; empty on other ranks."""
+        """The warnings of this tracker, with reason, value and threshold; empty on other ranks than 0."""
         return tuple(self._warnings)
 
     @property
     def ok(self) -> bool:
-        """Whether there were no warnings; a loop can stop where this is False."""
+        """Whether there were no warnings; a training loop can stop if it is False."""
         return not self._warnings
 
     def latest(
@@ -194,7 +201,7 @@ class NormTracker:
     ) -> dict[str, float]:
         """The values of the latest measured step, for a logger: {"norm/model": 2.0, "norm/layer.03": ...}.
 
-        Empty if nothing was measured since the last call, and on ranks that keep no records; NaN is left out.
+        Empty if nothing was measured since the last call, and on ranks without records; NaN values are omitted.
         """
         rows, self._latest = self._latest, None
         if rows is None:
@@ -214,7 +221,7 @@ class NormTracker:
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._held = None  # there is something if the last step failed
+        self._held = None  # not None if the last step failed
         if self._wants_first and not self._first:
             self._keep_first()
         starts, due = not (self.step or self._started), self._due(self.step + 1)
@@ -236,7 +243,7 @@ class NormTracker:
         )
 
     def _record_start(self) -> None:
-        """Step 0: the weights before the first step."""
+        """Record step 0: the weights before the first step."""
         self._started = True
         sums = start(self._watched.tensors).cpu().numpy()
         if self._keeps and not np.isnan(sums[:, NONFINITE]).any():
@@ -257,9 +264,9 @@ class NormTracker:
         if self._logits and self._logits.blind and not self._blind:
             self._blind = True
             self._note(
-                f"step {self.step}: no logits were seen: the model that was given to the tracker is not called itself"
+                f"step {self.step}: no logits were captured: the model passed to the tracker is not called itself"
             )
-        skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer does nothing then
+        skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer then skips the step
         moved = [there and not skipped for there in used]
         rules = read_rules(optimizer, held.owned, moved)
         before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
@@ -268,10 +275,10 @@ class NormTracker:
         self._log.append(self.step, self._latest)
         if np.isnan(self._latest[:, NONFINITE]).any():
             self._note(
-                f"step {self.step}: out of memory while the step was measured: its numbers are missing (NaN)"
+                f"step {self.step}: out of memory during the measurement; the values of this step are NaN"
             )
             return
-        if skipped:  # a scaler tries a scale, and infinite gradients are how it learns
+        if skipped:  # infinite gradients are normal while a gradient scaler searches its scale
             return
         self._looked = self.step
         moments, run = unpacked(self._layout, self._latest)
@@ -281,10 +288,10 @@ class NormTracker:
             self._warnings.append(warning)
             self._note(str(warning), [(warning.kind, name) for name in warning.names])
 
-    # What is watched -------------------------------------------------------------------------------------
+    # Tracked parameters ----------------------------------------------------------------------------------
 
     def _keep_first(self) -> None:
-        """Copies of the weights that have none yet, under their names; others stay what they were."""
+        """Copy the weights that have no copy yet; other copies stay unchanged."""
         for reading, tensor in zip(self._watched.readings, self._watched.tensors, strict=True):
             values = local(tensor)
             known = self._first.get(reading.name)
@@ -299,16 +306,16 @@ class NormTracker:
         self._totals = False
         foreign = strangers(self._watched, optimizer)
         self._note(
-            f"step {self.step + 1}: the model has other parameters than before ({len(new - old)} new names, "
-            f"{len(old - new)} gone, the rest assigned anew); measured are those that it has now"
-            + (f"; {foreign}, and what it does to them nobody sees" if foreign else "")
+            f"step {self.step + 1}: the parameters of the model have changed ({len(new - old)} new names, "
+            f"{len(old - new)} removed, the rest reassigned); the current parameters are measured"
+            + (f"; {foreign}, and its updates of them are not measured" if foreign else "")
         )
         if self._first:
             self._keep_first()
         self._begin()
 
     def _begin(self) -> None:
-        self._latest: np.ndarray | None = None  # of an earlier layout
+        self._latest: np.ndarray | None = None  # an earlier layout does not apply
         self._started = self.step > 0  # whether step 0 is recorded
         self._layout = StepLayout(
             run=self._run,
@@ -351,13 +358,13 @@ class NormTracker:
 
 
 def _padded(layer: str, digits: int) -> str:
-    """The name of a layer as loggers sort it: layer.03 before layer.10."""
+    """The name of a layer with leading zeros, so that loggers sort layer.03 before layer.10."""
     stack, _, number = layer.rpartition(".")
     return f"{stack}.{number.zfill(digits)}"
 
 
 def _open_log(out: str | Path | None, step: int | None, selection: Selection) -> StepLog:
-    """Opened by rank 0; if that fails it fails on every rank."""
+    """The log, opened by rank 0; an error there is raised on every rank."""
     opened: StepLog | None = None
     failed: InputError | None = None
     try:
@@ -374,7 +381,7 @@ def _open_log(out: str | Path | None, step: int | None, selection: Selection) ->
 
 
 def _decay_so_far(log: StepLog) -> dict[str, float]:
-    """Σηλ of each tensor, of the steps before a run was resumed."""
+    """Σηλ of each tensor over the steps before the resume."""
     if log.last_step is None:
         return {}
     layout, rows = log.last_step

@@ -1,11 +1,11 @@
 """Runs PyTorch on leading-order tensors.
 
-mode.py            LimitMode: what happens to each operation of a forward pass
-operations.py      the table of rules, and Operation, which each rule gets
-schemas.py         what an operation writes to, what it shares, whether it saturates
-storage.py         degree marks on storages: a series for a tensor, a tensor for a series
+mode.py            LimitMode: intercepts each operation of a forward pass
+operations.py      the table of rules, and Operation, the first argument of each rule
+schemas.py         which arguments an operation writes to or shares, whether it saturates
+storage.py         degree marks on storages: conversion between tensors and series
 partial_writes.py  writing a series into a part of a storage
-half_precision.py  bfloat16 and float16, which are computed in float32
+half_precision.py  bfloat16 and float16 tensors, which are computed in float32
 """
 
 from normgrowth.limit.dispatch.mode import LimitMode

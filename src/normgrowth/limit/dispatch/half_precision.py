@@ -1,8 +1,8 @@
 """bfloat16 and float16 tensors, which the limit computes in float32.
 
-Each tensor also keeps its leading coefficients in float32; the network's own code sees them rounded. Otherwise rounding
-would decide which score is the largest. Constants that the network rounds, such as a table of rotations, keep their
-float32 values in the same way.
+Each tensor also keeps its leading coefficients in float32, while the network's code sees rounded values. Otherwise
+rounding would decide which score is the largest. Constants that the network rounds, such as a table of rotations, also
+keep their float32 values.
 """
 
 import math
@@ -16,7 +16,7 @@ from normgrowth.limit.dispatch.schemas import OpSchema
 from normgrowth.limit.dispatch.storage import HALVES, laid_out, same_place, wide
 from normgrowth.limit.power_series import mask_bound, masked
 
-EXACT = "_normgrowth_exact"  # the attribute of the storage of a constant which was rounded from float32
+EXACT = "_normgrowth_exact"  # storage attribute with the float32 values of a rounded constant
 HALF_MASK = mask_bound(torch.float16)
 
 
@@ -35,7 +35,7 @@ def forget(tensor: Tensor) -> None:
 
 
 def remember(found: Tensor, exact: Tensor, run: object) -> Tensor:
-    """A result of constants that keeps its float32 values; these values if the network goes back to 32 bits."""
+    """The result of an operation on constants, with its float32 values attached; only these if it has 32 bits."""
     if found.dtype not in HALVES:
         return exact.to(found.dtype)
     setattr(found.untyped_storage(), EXACT, (run, laid_out(exact, found)))
@@ -43,7 +43,7 @@ def remember(found: Tensor, exact: Tensor, run: object) -> Tensor:
 
 
 def exact_constant(value: Any, run: object) -> Any:
-    """A constant in float32, as an operation on constants gets it. Masks stay finite: 0 times infinity is NaN."""
+    """A constant in float32 for an operation on constants. Masks stay finite, because 0 times infinity is NaN."""
     if isinstance(value, torch.dtype):
         return wide(value)
     if not isinstance(value, Tensor) or value.dtype not in HALVES:
@@ -53,10 +53,10 @@ def exact_constant(value: Any, run: object) -> Any:
 
 
 def exact_argument(value: Any, run: object) -> Any:
-    """A constant in float32, as a rule gets it. Masks become minus infinity."""
+    """A constant in float32 for a rule. Masks become minus infinity."""
     if isinstance(value, torch.dtype):
         return wide(value)
-    if isinstance(value, float):  # a mask of float16 is an ordinary number in float32
+    if isinstance(value, float):  # the mask value of float16 is an ordinary number in float32
         return -math.inf if value <= HALF_MASK else value
     if not isinstance(value, Tensor) or value.dtype not in HALVES:
         return value
@@ -69,7 +69,7 @@ def exact_argument(value: Any, run: object) -> Any:
 def result_dtype(
     schema: OpSchema, args: Any, kwargs: Any, tensors: list[Tensor], half: bool
 ) -> torch.dtype | None:
-    """The dtype that the network expects of an operation; None if no argument has 16 bits."""
+    """The dtype of the operation's result in the network; None if no argument has 16 bits."""
     if kwargs.get("dtype") is not None:
         return kwargs["dtype"]
     if not half:

@@ -42,11 +42,11 @@ from normgrowth.limit.power_series import Series, constant, finished, nonzero
 
 SEVERAL = (list, tuple)
 VIEW_AS_DTYPE = torch.ops.aten.view.dtype
-Marks = dict[int, DegreeMark]  # of those arguments that grow, by the identity of the tensor
+Marks = dict[int, DegreeMark]  # id of a tensor argument that grows -> its mark
 
 
 class LimitMode(TorchDispatchMode):
-    """`run` is the same for all passes of one Limit: what one pass returns may be given to the next."""
+    """The dispatch mode of a limit. `run` is the same for all passes of one Limit, which can exchange tensors."""
 
     def __init__(self, context: Context, run: object) -> None:
         super().__init__()
@@ -55,19 +55,19 @@ class LimitMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # its wrapper around every operation costs more than our own work on a view
+        return False  # dynamo's wrapper around every operation costs more than the work on a view
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         schema = schema_of(func)
         if schema.only_views:
             return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
-        if schema.draws:  # on a plain tensor of noise, which then multiplies
+        if schema.draws:  # dropout draws its noise into a plain tensor and then multiplies
             raise self.context.refuse(func, self._why_no_draw())
         tensors = _tensors(args, kwargs)
         marks: Marks = {}
         storages: list[int] = []
-        # Whether there are 16 bits, more than exact zeros, exponentially small parts, infinite values.
+        # Whether some argument has 16 bits, grows, has an exponentially small part, or is infinite.
         half = grows = small = endless = False
         for tensor in tensors:
             half = half or tensor.dtype in HALVES
@@ -83,11 +83,13 @@ class LimitMode(TorchDispatchMode):
         if not marks and not (self.context.attention_only and schema.softmax):
             return self._plain(func, schema, args, kwargs)
         if func is VIEW_AS_DTYPE:
-            raise self.context.refuse(func, "the bits of a value that grows mean nothing in another dtype")
+            raise self.context.refuse(
+                func, "the bits of a value that grows cannot be reinterpreted as another dtype"
+            )
         if schema.views:
             return func(*args, **kwargs)
         refusal = self._diverges(marks, schema.functional, args) if endless else None
-        # Whether a rule that says nothing of exponentially small parts may have lost one.
+        # Whether the result may lack an exponentially small part if the rule does not compute one.
         lost = small or (grows and schema.saturates and not self.context.exponentials)
         if schema.writes:
             return self._in_place(func, schema, args, kwargs, marks, half, lost, refusal)
@@ -113,7 +115,7 @@ class LimitMode(TorchDispatchMode):
         """Apply the rule of the out-of-place operation and write its result into the first argument."""
         packet = getattr(torch.ops.aten, schema.functional, None)
         if schema.writes != ("self",) or schema.functional == schema.name or packet is None:
-            raise self.context.refuse(func, "writes to a tensor in a way that has no rule")
+            raise self.context.refuse(func, "no rule for this way of writing to a tensor")
         functional = getattr(packet, func._overloadname, packet)
         result = self._ruled(functional, schema.functional, args, kwargs, marks, args[0].dtype, half)
         written = _losing(result if isinstance(result, Series) else constant(result), lost)
@@ -122,11 +124,13 @@ class LimitMode(TorchDispatchMode):
 
     def _why_no_draw(self) -> str:
         if self.context.training:
-            return "dropout is on; call model.eval() first"
-        return "draws random numbers although the model is in evaluation mode: its output has no single limit"
+            return "dropout is active; call model.eval() first"
+        return (
+            "draws random numbers although the model is in evaluation mode, so its output has no unique limit"
+        )
 
     def _diverges(self, marks: Marks, name: str, args: Any) -> Exception:
-        """The error for an infinite argument; raised at once unless the operation can bound it."""
+        """The error for an infinite argument; raises it at once unless the operation can bound the argument."""
         found = next(mark.diverges for mark in marks.values() if mark.diverges is not None)
         divided = marks.get(id(args[0])) if name == "div" else None
         if name not in BOUNDING or (divided is not None and divided.diverges):
@@ -162,7 +166,7 @@ class LimitMode(TorchDispatchMode):
         if found is None:
             raise self.context.refuse(
                 func,
-                "no rule for this operation on tensors that grow; say what it becomes with "
+                "no rule for this operation on tensors that grow; register one with "
                 f'`@normgrowth.limit.rule("{name}")`',
                 [None if mark.zero else mark.degree for mark in marks.values()],
             )
@@ -170,7 +174,7 @@ class LimitMode(TorchDispatchMode):
         args = tuple([_lifted(value, marks, unfinished) for value in args])
         if kwargs:
             kwargs = {key: _lifted(value, marks, unfinished) for key, value in kwargs.items()}
-        if half or dtype in HALVES:  # a rule sees series and constants in float32
+        if half or dtype in HALVES:  # rules get series and constants in float32
             args, kwargs = _map(lambda value: exact_argument(value, self), (args, kwargs))
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
 
@@ -183,26 +187,26 @@ class LimitMode(TorchDispatchMode):
         found = getattr(storage, MARK, None)
         if found is not None and found.run is not self.run:
             raise InputError(
-                f"got a tensor of degree {found.degree} that another saturated(...) returned, whose parameters are "
-                "different ones; pass tensor.clone() to use it as a constant"
+                f"got a tensor of degree {found.degree} from another saturated(...) model, which has other parameters; "
+                "pass tensor.clone() to use it as a constant"
             )
         return found
 
     def lift(self, value: Any) -> Any:
-        """The series of a tensor that grows; anything else as it is."""
+        """The series of a tensor that grows; anything else unchanged."""
         if not isinstance(value, Tensor) or (mark := self.growth(value)) is None:
             return value
         return series_of(value, mark)
 
     def grow(self, tensor: Tensor, degree: Fraction, sources: int) -> None:
-        """Give a whole storage a degree."""
+        """Give the whole storage of a tensor a degree."""
         whole = tensor
         if not owns_its_storage(tensor):
             whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
         _hang(tensor, DegreeMark(self.run, degree, sources, [], None, zero=not nonzero(whole)))
 
     def attach(self, value: Any, taken: Collection[int] = (), dtype: torch.dtype | None = None) -> Any:
-        """A tensor of its own for a series; of 16 bits if `dtype` is. taken: storages of what it was made from."""
+        """A new tensor for a series, in 16 bits if `dtype` has 16. taken: storages of the operation's arguments."""
         if not isinstance(value, Series):
             if dtype in HALVES and isinstance(value, Tensor) and value.is_floating_point():
                 return value.to(dtype)
@@ -223,7 +227,9 @@ class LimitMode(TorchDispatchMode):
 
     def _write(self, tensor: Tensor, value: Series) -> None:
         """Write a series into a tensor, which may be a part of a storage."""
-        if value.unfinished is None:  # otherwise it was made from this tensor, and is laid out as it is
+        if (
+            value.unfinished is None
+        ):  # an unfinished series was made from this tensor and already has its layout
             value = value.move(lambda v: v.to(wide(tensor.dtype)).expand(tensor.shape))
         if not owns_its_storage(tensor):
             _hang(tensor, write_part(tensor, value, self.growth(tensor), self.run))
@@ -235,7 +241,7 @@ class LimitMode(TorchDispatchMode):
 
 
 def _lifted(value: Any, marks: Marks, unfinished: bool) -> Any:
-    """An argument as a rule gets it: series for tensors that grow."""
+    """An argument for a rule: tensors that grow become series."""
     mark = marks.get(id(value))
     if mark is not None:
         return series_of(value, mark, unfinished)
@@ -249,7 +255,7 @@ def _hang(tensor: Tensor, mark: DegreeMark) -> None:
 
 
 def _diverging(value: Any, endless: Exception | None) -> Any:
-    """Keep the error of a result that is still infinite somewhere; raise it where a power of c is infinite."""
+    """Attach the error to a result that is still infinite somewhere; raise it if a positive power of c is infinite."""
     if not isinstance(value, Series) or (endless is None and value.diverges is None):
         return value
     refusal = endless or value.diverges
@@ -258,7 +264,7 @@ def _diverging(value: Any, endless: Exception | None) -> Any:
     if not bool(infinite.any()):
         return value.changed(diverges=None)
     if any(term.degree > 0 and bool((infinite & (term.value != 0)).any()) for term in value.terms):
-        raise refusal  # a rule would take the power for what leads
+        raise refusal  # a rule would take this power of c for the leading order
     return value.changed(diverges=refusal)
 
 

@@ -1,4 +1,4 @@
-"""What a rule is called for, and the table of rules: one for each operation of PyTorch."""
+"""The table of rules, one for each PyTorch operation, and the operation that is passed to a rule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from normgrowth.limit.power_series import Series
 
 Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}  # name of an ATen operation -> rule(operation, *arguments)
-TAKE_UNFINISHED: set[str] = set()  # those whose rules take series that are unfinished
+TAKE_UNFINISHED: set[str] = set()  # operations whose rules take unfinished series
 
 
 def rule(*names: str, unfinished: bool = False) -> Callable[[Rule], Rule]:
-    """Register what operations become in the limit.
+    """Register the rule for the limit of operations.
 
-    A rule gets the Operation, then the arguments: Series for tensors that grow, plain tensors for the rest. It
-    returns a Series, a plain tensor (no part of it grows), or a tuple of these. unfinished: the rule takes series
-    that lack orders which were put off.
+    A rule gets the Operation and then the arguments: Series for tensors that grow, plain tensors for the others. It
+    returns a Series, a plain tensor (no element grows), or a tuple of these. unfinished: the rule accepts series with
+    lower orders that are not yet computed.
     """
 
     def register(function: Rule) -> Rule:
@@ -37,12 +37,12 @@ def rule(*names: str, unfinished: bool = False) -> Callable[[Rule], Rule]:
 
 @dataclass(slots=True)
 class Operation:
-    """What a rule is called for."""
+    """The operation that a rule is called for."""
 
-    func: Any  # the operation itself, never in place
+    func: Any  # the out-of-place operation
     context: Context
-    dtype: torch.dtype | None = None  # of the network's own result, where it has 16 bits
-    arguments: Any = ()  # as the rule gets them
+    dtype: torch.dtype | None = None  # dtype of the network's result if it has 16 bits
+    arguments: Any = ()  # the arguments of the rule
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
@@ -62,7 +62,7 @@ class Operation:
 
     @property
     def degrees(self) -> list[Fraction | None]:
-        """Of its arguments that grow; None is exactly zero."""
+        """The degrees of its arguments that grow; None: exactly zero."""
         found = [x for x in pytree.tree_leaves(self.arguments) if isinstance(x, Series)]
         return [None if x.zero else x.top.degree for x in found]
 
@@ -70,5 +70,5 @@ class Operation:
         return self.context.refuse(self.func, why, self.degrees)
 
     def diverges(self, sources: int) -> Exception:
-        """The refusal of a value that grows faster than any power of c; sources: of what makes it grow."""
+        """The error for a value that grows faster than any power of c. sources: the parameters that make it grow."""
         return self.context.diverges(self.func, self.degrees, sources)

@@ -10,7 +10,7 @@ from normgrowth.limit.power_series import ZERO, Series, nonzero
 
 
 def write_part(tensor: Tensor, value: Series, old: DegreeMark | None, run: object) -> DegreeMark:
-    """Put a series where a tensor is; the mark that the whole storage then has."""
+    """Write a series to the place of a tensor; returns the new mark of the whole storage."""
     whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
     if old is None:
         old = DegreeMark(run, ZERO, 0, [], None, not nonzero(whole))
@@ -32,7 +32,7 @@ def write_part(tensor: Tensor, value: Series, old: DegreeMark | None, run: objec
         else:
             part.zero_()
         written.append((degree, coefficients, sources))
-    whole.copy_(written[0][1])  # last of all: a term of the value may be a view of it
+    whole.copy_(written[0][1])  # last, because a term of the value may be a view of it
     rests = [rest for rest in (old.rest, value.rest) if rest is not None]
     return DegreeMark(
         run,

@@ -1,4 +1,4 @@
-"""What the schema of an operation says: which arguments it writes to or shares, and whether it saturates."""
+"""Properties from the schema of an operation: which arguments it writes to or shares, and whether it saturates."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 DRAWS = {"bernoulli", "bernoulli_", "native_dropout"}
-# These share the storage of their argument without saying so in their schema.
+# These share the storage of their argument, but their schema does not declare it.
 ALIASES = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift_fresh", "lift"}
 # Functions that approach their limit faster than any power of c.
 SATURATING = {"sigmoid", "tanh", "erf", "exp", "expm1", "exp2", "_softmax", "_safe_softmax", "glu"}
@@ -22,21 +22,21 @@ SOFTMAXES = {
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable",
 }
-# Operations that take values which are infinite in the limit: they pass them on, leave them out, bound them or divide
-# by them.
+# Operations that accept values that are infinite in the limit: they pass them on, skip them, bound them or divide by
+# them.
 BOUNDING = {"add", "log", "log1p", "clone", "_to_copy", "where", "masked_fill"}
 BOUNDING |= {"clamp", "clamp_max", "minimum", "reciprocal", "div"}
 
 
 @dataclass(frozen=True, slots=True)
 class OpSchema:
-    """What the schema of an operation says, read once."""
+    """Properties of an operation from its schema, read once."""
 
     name: str
-    functional: str  # its name when it is not in place
+    functional: str  # name of the out-of-place operation
     writes: tuple[str, ...]  # the arguments that it changes
     views: bool  # its result shares the storage of its argument
-    only_views: bool  # ... and that is all it does: what hangs on the storage holds for the result
+    only_views: bool  # a pure view: the mark of the storage holds for the result
     draws: bool
     saturates: bool
     softmax: bool

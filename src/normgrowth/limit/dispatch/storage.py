@@ -1,8 +1,8 @@
-"""Degree marks on storages: from a tensor to its series, and back.
+"""Degree marks on storages: conversion between tensors and series.
 
-A tensor in the limit is an ordinary tensor that holds the coefficients of its highest degree. A mark on its storage
-holds the degree and the lower terms, so that all views share them, and in-place operations change them for every view.
-A lower term is a storage of the same layout.
+A tensor in the limit is an ordinary tensor with the coefficients of its highest degree. A mark on its storage has the
+degree and the lower terms, so that all views share them, and in-place operations change them for every view. A lower
+term is a storage of the same layout.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from normgrowth.limit.power_series import Exponential, Series, Term, Unfinished
 
-MARK = "_normgrowth"  # the attribute of a storage that holds its DegreeMark
+MARK = "_normgrowth"  # storage attribute with the DegreeMark
 HALVES = (torch.bfloat16, torch.float16)
 Hung = list[tuple[Fraction, torch.UntypedStorage, int]]  # terms: degree, coefficients, sources
 
 
 @dataclass(slots=True)
 class DegreeMark:
-    """The degree and the lower terms of what a storage holds; `run` identifies the Limit that made it."""
+    """The degree and the lower terms of the values in a storage; `run` identifies the Limit that made it."""
 
     run: object
     degree: Fraction
@@ -30,7 +30,7 @@ class DegreeMark:
     rest: Fraction | None
     zero: bool = False
     doubt: bool = False
-    exact: torch.UntypedStorage | None = None  # of a tensor of 16 bits: its leading coefficients in float32
+    exact: torch.UntypedStorage | None = None  # float32 leading coefficients of a 16-bit tensor
     exponential: "HungExponential | None" = None
     lost: bool = False
     exact_zeros: bool = False
@@ -40,7 +40,7 @@ class DegreeMark:
     known_zeros: bool = False
 
     def finish(self) -> None:
-        """Compute the lower orders that were put off."""
+        """Compute the deferred lower orders."""
         if self.unfinished is None:
             return
         found = self.unfinished.finished()
@@ -51,7 +51,7 @@ class DegreeMark:
 
 @dataclass(slots=True)
 class HungExponential:
-    """An `Exponential` in storages laid out as the tensor's own."""
+    """An `Exponential` in storages with the layout of the tensor."""
 
     weight: torch.UntypedStorage
     decay: Hung
@@ -60,7 +60,7 @@ class HungExponential:
 
 
 def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Series:
-    """What a tensor with a mark on its storage stands for; unfinished: it may lack orders that were put off."""
+    """The series of a tensor with a mark on its storage. unfinished: lower orders may remain deferred."""
     waiting = None
     if mark.unfinished is not None:
         if unfinished and tensor.is_contiguous() and owns_its_storage(tensor):
@@ -68,7 +68,7 @@ def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Ser
         if waiting is None:
             mark.finish()
     top = tensor if mark.exact is None else same_place(tensor, mark.exact)
-    if top.dtype in HALVES:  # a parameter: exact as it is
+    if top.dtype in HALVES:  # a parameter: its 16-bit values are exact
         top = top.float()
     terms = (Term(mark.degree, top, mark.sources),)
     if mark.lower:
@@ -95,9 +95,9 @@ def mark_of(
     run: object,
     taken: Collection[int] | None = None,
 ) -> DegreeMark:
-    """What to hang on a tensor that is all of its storage and holds the leading coefficients of a series.
+    """The mark for a tensor that fills its storage and has the leading coefficients of a series.
 
-    taken: storages of what the series was made from, if a lower term that is in none of them may be hung as it is.
+    taken: storages of the operation's arguments; a lower term in none of them is used without a copy. None: copy all.
     """
     top, lower, part = series.terms[0], series.terms[1:], series.exponential
     return DegreeMark(
@@ -141,7 +141,7 @@ def _hung(terms: Iterable[Term], like: Tensor, taken: Collection[int] | None = N
 
 
 def _may_hang(value: Tensor, like: Tensor, taken: Collection[int]) -> bool:
-    """Whether a lower term is laid out as the leading one and no tensor of the network: that may be written to."""
+    """Whether a lower term can be used without a copy: same layout, and not a tensor that the network may write to."""
     return (
         value.dtype == wide(like.dtype)
         and value.stride() == like.stride()
@@ -160,12 +160,12 @@ def _hung_exponential(part: Exponential, like: Tensor) -> HungExponential:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which coefficients of a tensor are kept."""
+    """The dtype of the coefficients of a tensor."""
     return torch.float32 if dtype in HALVES else dtype
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
-    """The storage of a tensor; None if it has none (sparse, meta), so that nothing in it grows."""
+    """The storage of a tensor; None if it has no storage (sparse, meta) and therefore no degree."""
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -173,31 +173,31 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 def flat(storage: torch.UntypedStorage, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """All that a storage holds."""
+    """All values of a storage as a flat tensor."""
     return torch.empty(0, dtype=dtype, device=like.device).set_(storage)
 
 
 def same_place(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
-    """The same place in another storage."""
+    """A view of another storage with the offset, shape and strides of the tensor."""
     empty = torch.empty(0, dtype=wide(tensor.dtype), device=tensor.device)
     found = empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
     return found.conj() if tensor.is_conj() else found
 
 
 def laid_out(value: Tensor, like: Tensor) -> torch.UntypedStorage:
-    """A storage of its own for a lower term, laid out as the leading one."""
+    """A new storage for a lower term, with the layout of the leading term."""
     storage = torch.empty_strided(like.size(), like.stride(), dtype=wide(like.dtype), device=like.device)
     storage.copy_(value)
     return storage.untyped_storage()
 
 
 def owns_its_storage(tensor: Tensor) -> bool:
-    """Whether the tensor is all that its storage holds, each value once."""
+    """Whether the tensor covers its whole storage, each value once."""
     return fills(tensor, tensor.untyped_storage())
 
 
 def fills(tensor: Tensor, storage: torch.UntypedStorage) -> bool:
-    """Whether the tensor is all that this storage, its own, holds."""
+    """Whether the tensor covers the whole of this storage, which is its own."""
     if tensor.storage_offset() or tensor.nbytes != storage.nbytes():
         return False
     return tensor.is_contiguous() or not any(

@@ -1,7 +1,7 @@
-"""What is done to a model while a pass of the limit runs, and undone after it.
+"""Temporary changes to a model during a pass of the limit.
 
-compiled.py      modules behind torch.compile run eagerly, under their own names
-kernels.py       kernels that do a whole layer at once are off; autocast's cache is empty
-module_hooks.py  in which module we are, and what came out of it
-saved_state.py   arguments and buffers, for a second pass with more orders
+compiled.py      compiled modules run eagerly, with their original names
+kernels.py       fused kernels of whole layers are off; autocast's cache is empty
+module_hooks.py  hooks that track the running module and its output
+saved_state.py   saved arguments and buffers, for a second pass with more orders
 """

@@ -1,6 +1,6 @@
-"""Models behind torch.compile: the modules themselves, and their code run eagerly.
+"""Compiled models: the original modules, run eagerly.
 
-Dynamo would trace our rules instead of the network, and its wrappers put `_orig_mod.` into every name.
+Dynamo would trace the rules instead of the network, and its wrappers put `_orig_mod.` into every name.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-WRAPPED = "_orig_mod"  # where torch.compile(module) keeps the module
+WRAPPED = "_orig_mod"  # attribute of torch.compile(module) with the original module
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -21,12 +21,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """The name of a parameter or module as if nothing were compiled."""
+    """The name of a parameter or module without torch.compile."""
     return ".".join(part for part in name.split(".") if part != WRAPPED)
 
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module under the name that it has without torch.compile; wrappers are left out."""
+    """Every module under its name without torch.compile, without the wrappers."""
     return without_wrappers(model.named_modules())
 
 
@@ -38,8 +38,8 @@ def without_wrappers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple
 
 @contextmanager
 def run_eagerly() -> Iterator[None]:
-    """Compiled modules and functions run as they are written."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes seconds
+    """Run compiled modules and functions eagerly."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing dynamo takes seconds
         yield
         return
     stance: Any = torch.compiler.set_stance

@@ -1,4 +1,4 @@
-"""Settings of PyTorch under which every operation is seen: no whole layers in one kernel, no cached casts."""
+"""PyTorch settings under which every operation is visible: no fused layers, no cached casts."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,9 @@ from torch import nn
 
 @contextmanager
 def no_cached_weights() -> Iterator[None]:
-    """Autocast keeps casts of weights from pass to pass: those of a plain pass do not grow, ours must not stay."""
+    """Clear autocast's cache of cast weights: casts from a plain pass have no degree, and casts from a limit must not
+    stay in the cache.
+    """
     torch.clear_autocast_cache()
     try:
         yield
@@ -19,16 +21,16 @@ def no_cached_weights() -> Iterator[None]:
 
 @contextmanager
 def unfused_kernels(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Kernels that do a whole layer at once hide what is inside: off, and back as they were.
+    """Disable kernels that fuse whole layers, which hide their operations; restores the settings.
 
-    oneDNN has one for recurrent layers only; elsewhere it stays, since matrix products in bfloat16 need it.
+    oneDNN is disabled only if there are recurrent layers, which it fuses; matrix products in bfloat16 need it.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     onednn = torch._C._get_mkldnn_enabled()
     recurrent = any(isinstance(module, nn.RNNBase) for _, module in modules)
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        # Not torch.backends.mkldnn.flags, which also sets TF32 and warns that this CPU has none.
+        # torch.backends.mkldnn.flags also sets TF32 and warns on CPUs without it, so it is not used.
         torch._C._set_mkldnn_enabled(onednn and not recurrent)
         yield
     finally:

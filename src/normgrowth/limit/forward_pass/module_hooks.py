@@ -1,4 +1,4 @@
-"""Hooks that say in which module a pass is, and what came out of it."""
+"""Hooks that track the running module and its output."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ def watched(
     saw: Callable[[str, nn.Module, Any, Any], None],
     context: Context,
 ) -> Iterator[None]:
-    """While this lasts, `context` knows the module; `saw` gets its name, itself, its arguments and its result."""
+    """Track the running module in `context`; calls `saw` with name, module, arguments and result of every module."""
     key = object()
     hooked: list[Any] = []
     try:
@@ -41,9 +41,9 @@ def watched(
 
 
 def _hook(module: Any, key: object, enter: Any, leave: Any) -> None:
-    """What `register_forward_pre_hook` and `register_forward_hook` do, without their handles.
+    """Register a forward pre-hook and a forward hook without handles.
 
-    Those of a small model take as long as its forward pass.
+    In a small model, creating the handles takes as long as the forward pass.
     """
     before = module._forward_pre_hooks
     before[key] = enter

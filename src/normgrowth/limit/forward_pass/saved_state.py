@@ -1,4 +1,4 @@
-"""What a forward pass may change, and how to put it back: a second pass must not see a cache filled by the first."""
+"""Saves and restores state that a forward pass may change: a second pass must not see a cache filled by the first."""
 
 from collections.abc import Iterable
 from types import FunctionType, MethodType, ModuleType

@@ -1,8 +1,8 @@
-"""Which parameters of a model grow, how they lie in memory, and which can be scaled at all.
+"""Which parameters of a model grow, how they share memory, and which can be scaled.
 
-growing.py   the parameters that grow, each in a storage of its own
-layout.py    parameters in groups that share memory, kept from call to call
-fixed.py     those that a caller holds fixed, by name or pattern
+growing.py   the parameters that grow, each with its own storage
+layout.py    groups of parameters that share memory, cached between calls
+fixed.py     parameters that the caller keeps fixed, by name or pattern
 memory.py    which parameters can be multiplied by c, which overlap
 """
 

@@ -1,4 +1,4 @@
-"""Which parameters are held fixed while the others grow: names or patterns of names."""
+"""Fixed parameters, which do not grow: names or patterns of names."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from normgrowth.errors import InputError
 
 
 def matching(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
-    """The names that a pattern matches (`*` stands for anything, dots too); each pattern must match one."""
+    """The names that match a pattern (`*` matches anything, including dots); each pattern must match a name."""
     if isinstance(patterns, str):
         raise InputError(f'fixed must be a list of names: fixed=["{patterns}"]')
     names = list(names)
@@ -16,13 +16,13 @@ def matching(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}
         if not matched:
-            raise InputError(f"fixed: no parameter is called {pattern!r}{_suggestion(pattern, names)}")
+            raise InputError(f"fixed: no parameter matches {pattern!r}{_suggestion(pattern, names)}")
         found |= matched
     return found
 
 
 def note(fixed: Sequence[str]) -> list[str]:
-    """What the reader of a result must know."""
+    """A note for the user about fixed parameters."""
     return [f"held fixed: {', '.join(fixed)}; all other parameters grow"] if fixed else []
 
 

@@ -1,7 +1,7 @@
-"""Which parameters of a model grow, and how each gets a storage of its own while it does.
+"""The parameters of a model that grow, each temporarily with its own storage.
 
-Degrees hang on storages. A parameter that is a part of one (weights flattened into one buffer, as cuDNN's recurrent
-layers are) would give its degree and its name to all that lies beside it.
+Degrees are attributes of storages. A parameter that is a part of a storage (weights flattened into one buffer, as in
+cuDNN's recurrent layers) would give its degree and its name to the whole storage.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,23 +17,23 @@ from normgrowth.limit.parameters.layout import Group, ParameterLayout, span
 
 
 def growing_parameters(model: nn.Module, fixed: Sequence[str] = ()) -> list[tuple[str, Tensor]]:
-    """The parameters that grow. Those that overlap in memory (tied weights) are one, under the first name.
+    """The parameters that grow. Parameters that overlap in memory (tied weights) are one, under the first name.
 
-    fixed: names, or patterns of names, of those that do not; a tied one is held fixed by any of its names.
+    fixed: names or patterns of parameters that do not grow; a tied parameter is fixed by any of its names.
     """
     layout = ParameterLayout(list(model.named_modules()))
     return first_names(layout.groups, check_fixed(model, fixed))
 
 
 def first_names(groups: Iterable[Group], held: set[int]) -> list[tuple[str, Tensor]]:
-    """One name for each group; held: identities of parameters whose group does not grow."""
+    """The first name of each group that grows. held: ids of fixed parameters, whose groups do not grow."""
     if not held:
         return [group[0] for group in groups]
     return [group[0] for group in groups if not any(id(parameter) in held for _, parameter in group)]
 
 
 def check_fixed(model: nn.Module, fixed: Sequence[str]) -> set[int]:
-    """The identities of parameters that are held fixed; a pattern that matches nothing is refused."""
+    """The ids of the fixed parameters; raises InputError if a pattern matches nothing."""
     if not fixed:
         return set()
     named = {plain_name(name): p for name, p in model.named_parameters(remove_duplicate=False)}
@@ -41,7 +41,7 @@ def check_fixed(model: nn.Module, fixed: Sequence[str]) -> set[int]:
 
 
 def fixed_within(model: nn.Module, part: nn.Module, fixed: Sequence[str]) -> list[str]:
-    """What is held fixed in a model, by the names that it has in a part of the model, or in a module around it."""
+    """The fixed parameters of a model, by their names in a part of the model or in a module around it."""
     if not fixed:
         return []
     held = check_fixed(unwrapped(model), fixed)
@@ -51,7 +51,7 @@ def fixed_within(model: nn.Module, part: nn.Module, fixed: Sequence[str]) -> lis
 
 @contextmanager
 def own_storages(layout: ParameterLayout) -> Iterator[None]:
-    """Parameters that are a part of a storage are copies with one of their own for the while."""
+    """Temporarily replace parameters that are a part of a storage by copies with their own storage."""
     before: list[tuple[Tensor, Tensor]] = []
     try:
         for group in layout.parts:

@@ -1,4 +1,4 @@
-"""The parameters of a model in groups that share memory: checked once, and again when one is replaced or moves."""
+"""Groups of parameters that share memory: checked once, and again if a parameter is replaced or moved."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ NamedModules = list[tuple[str, nn.Module]]
 
 
 class ParameterLayout:
-    """groups: parameters that share memory, groups and members in the order of the model.
+    """groups: parameters that share memory, in the order of the model.
 
-    parts: those groups that are not all that their storage holds.
+    parts: groups that do not cover their whole storage.
     """
 
     def __init__(self, modules: NamedModules) -> None:
@@ -27,13 +27,13 @@ class ParameterLayout:
         self.parts = [group for group in self.groups if _is_part(group)]
 
     def holds(self, modules: NamedModules) -> bool:
-        """Whether a later walk through the model finds the same parameters at the same places."""
+        """Whether the model still has the same parameters at the same memory addresses."""
         refuse_packed_weights(modules)
         return self.places is not None and modules == self.modules and self.places == _places(modules)
 
 
 def _places(modules: NamedModules) -> list[Any] | None:
-    """Where each parameter lies; None if one is not a plain tensor, and so has to be checked each time."""
+    """The memory address of each parameter; None if one is not a plain tensor and has to be checked each time."""
     found: list[Any] = []
     for _, module in modules:
         for p in module._parameters.values():
@@ -56,7 +56,9 @@ def _groups(modules: NamedModules) -> list[Group]:
             name = f"{prefix}.{short}" if prefix else short
             if hasattr(parameter, "to_local"):
                 raise UnscalableParameter(
-                    name, "a DTensor, of which each process has a part", "gather it first with full_tensor()"
+                    name,
+                    "a DTensor, of which each process has only a part",
+                    "gather it first with full_tensor()",
                 )
             local_weights(name, parameter)
             named[plain_name(name)] = parameter
@@ -70,7 +72,7 @@ def _groups(modules: NamedModules) -> list[Group]:
 
 
 def span(tensors: list[Tensor]) -> tuple[int, int]:
-    """The first and the last place in their storage, as a range."""
+    """The range of the tensors in their storage, from first to last element."""
     start = min(int(tensor.storage_offset()) for tensor in tensors)
     return start, max(int(tensor.storage_offset()) + extent(tensor) for tensor in tensors)
 

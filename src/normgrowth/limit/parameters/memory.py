@@ -1,4 +1,4 @@
-"""Where parameters lie in memory, and which can be multiplied by c: one check for `saturated` and `scaled_weights`."""
+"""Memory of parameters, and which can be multiplied by c: checks for `saturated` and `scaled_weights`."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ FLOAT8 = tuple(dtype for name, dtype in vars(torch).items() if name.startswith("
 
 
 def local_weights(name: str, tensor: Tensor) -> Tensor:
-    """The plain tensor that holds a parameter on this process; UnscalableParameter if it cannot be scaled."""
+    """The local plain tensor of a parameter; raises UnscalableParameter if it cannot be scaled."""
     if nn.parameter.is_lazy(tensor):
         raise UnscalableParameter(name, "not initialized", "run the model once")
     to_local = getattr(tensor, "to_local", None)
@@ -28,7 +28,7 @@ def local_weights(name: str, tensor: Tensor) -> Tensor:
 
 
 def refuse_packed_weights(modules: Iterable[tuple[str, nn.Module]]) -> None:
-    """Raise UnscalableParameter for weights that are not parameters: packed and quantized ones."""
+    """Raise UnscalableParameter for weights that are not parameters (packed or quantized weights)."""
     for name, module in modules:
         packed = type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized"))
         for short, buffer in module._buffers.items():
@@ -43,7 +43,7 @@ def refuse_packed_weights(modules: Iterable[tuple[str, nn.Module]]) -> None:
 
 
 def overlapping(views: Named) -> list[Named]:
-    """Tensors in groups that overlap in memory, each in the order given for equal addresses."""
+    """Group tensors that overlap in memory; tensors with equal addresses keep their order."""
     views = sorted(
         (view for view in views if view[1].numel()),
         key=lambda view: (str(view[1].device), view[1].data_ptr()),
@@ -60,7 +60,7 @@ def overlapping(views: Named) -> list[Named]:
 
 
 def extent(tensor: Tensor) -> int:
-    """How many values from the first to the last; strides may leave some out between them."""
+    """The number of storage elements from the first to the last value, including gaps from strides."""
     if tensor.is_contiguous() and tensor.numel():
         return tensor.numel()
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,1 +1,1 @@
-"""What operations become in the limit: one file for each kind, registered with `@rule`."""
+"""Rules for the limits of operations: one file per kind, registered with `@rule`."""

@@ -29,7 +29,7 @@ from normgrowth.limit.power_series import (
 
 
 def series(value: Any, like: Series | None = None) -> Series:
-    """Anything as a series; a number gets the dtype and the device of what it meets."""
+    """Any value as a series; a number gets the dtype and the device of `like`."""
     if isinstance(value, Series):
         return value
     if not isinstance(value, Tensor):
@@ -48,9 +48,9 @@ def mask_of(x: Series) -> Tensor | None:
 
 # --- sums ----------------------------------------------------------------------------------------------------
 def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
-    """Same degrees add, others stand side by side; where one masks, the sum is minus infinity.
+    """The sum: terms of equal degree are added, others are kept as separate terms. Masked elements stay minus infinity.
 
-    masks: False if it is known that none does.
+    masks: False if neither argument has a mask.
     """
     if alpha != 1:
         b = times(b, alpha)
@@ -71,7 +71,7 @@ def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
 
 
 def _side_by_side(a: tuple[Term, ...], b: tuple[Term, ...]) -> list[Term]:
-    """The terms of both, of falling degree; those of one degree added."""
+    """The terms of both in descending degree; terms of equal degree are added."""
     found: list[Term] = []
     place = 0
     for term in a:
@@ -94,7 +94,7 @@ def _fitted(x: Series, shape: torch.Size, dtype: torch.dtype) -> Series:
 
 
 def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
-    """A sum in the network: where the degrees differ, that is written down."""
+    """A sum in the network; records sums of unequal degrees."""
     masks = may_mask(a) or may_mask(b)
     note(operation, a, b, masks)
     if masks:
@@ -106,7 +106,7 @@ def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series
 
 
 def may_mask(x: Series) -> bool:
-    """Whether a constant has a value so low that it is, or is meant as, a mask: one scan for all such questions."""
+    """Whether a constant has values low enough to be a mask, exact or finite; one scan for both checks."""
     if x.top.sources or x.zero or not x.is_constant:
         return False
     value = x.top.value
@@ -114,7 +114,7 @@ def may_mask(x: Series) -> bool:
 
 
 def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
-    """Write down a constant that is meant as a mask but is a number beside what grows."""
+    """Record a constant that looks like a mask but is finite, and is added to a growing value."""
     for x, y in ((a, b), (b, a)):
         if x.top.degree > 0 and not x.zero and y.is_constant and not y.top.sources and not y.zero:
             hidden = masked(y.top.value)
@@ -125,9 +125,9 @@ def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
 
 
 def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) -> None:
-    """Leading terms that add up to 0 where an order left out may come next: more orders are needed there.
+    """Count leading terms that cancel to 0 although the next order may have been left out: more orders are needed.
 
-    Where they do not, their sum leads, whatever was left out: that is lower than either.
+    If leading terms do not cancel, their sum is the leading term, because orders that were left out are lower.
     """
     top = found.at(a.top.degree)
     if top is not None and all_nonzero(top):
@@ -143,9 +143,9 @@ def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) 
 
 
 def open_ties(equal: Tensor, a: Any, b: Any) -> int:
-    """How many are equal; of values minus their own maximum (kept as a dimension of size 1), one per group is not open.
+    """The number of equal values; for values minus their own maximum (keepdim), one per group is no tie.
 
-    An argument with fewer dimensions, such as a bias, is no maximum of a group.
+    An argument with fewer dimensions, such as a bias, is not the maximum of a group.
     """
     count = int(equal.sum())
     if not count:
@@ -162,7 +162,7 @@ def open_ties(equal: Tensor, a: Any, b: Any) -> int:
 
 
 def note(operation: Operation, a: Series, b: Series, masks: bool = True) -> None:
-    """masks: False if it is known that neither has a mask."""
+    """Record a sum of unequal degrees. masks: False if neither argument has a mask."""
     if a.top.degree == b.top.degree or a.zero or b.zero:
         return
     high, low = (a.top, b.top) if a.top.degree > b.top.degree else (b.top, a.top)
@@ -174,7 +174,7 @@ def note(operation: Operation, a: Series, b: Series, masks: bool = True) -> None
 
 
 def shortened(x: Series, most: int) -> Series:
-    """The leading terms, as many as are wanted or as it takes for every element to have one."""
+    """The first `most` terms, or more if some elements have no term among them."""
     while len(x.terms) > most and decided([term.value for term in x.terms[:-1]]):
         x = x.changed(terms=x.terms[:-1], rest=highest(x.rest, x.terms[-1].degree))
     return x
@@ -224,7 +224,7 @@ def multiplication(operation: Operation, a: Any, b: Any) -> Series:
 
 
 def scaled(x: Series, factor: Any) -> Series:
-    """A constant factor: every term keeps its degree, unless all of it is gone."""
+    """The series times a constant factor; terms keep their degrees, and terms that become 0 are dropped."""
     found = times(x, factor)
     if nonzero(factor) if isinstance(factor, Tensor) else factor:
         return found
@@ -234,14 +234,14 @@ def scaled(x: Series, factor: Any) -> Series:
 @rule("addcmul")
 def add_product(operation: Operation, x: Any, a: Any, b: Any, *, value: Any = 1) -> Series:
     a, b = series(a), series(b)
-    whole = len(a.terms) * len(b.terms)  # every order: the sum may cancel those that lead
+    whole = len(a.terms) * len(b.terms)  # all orders, because the sum may cancel leading terms
     return summed(operation, series(x), product(torch.mul, a, b, whole), value)
 
 
 @rule("lerp")
 def interpolation(operation: Operation, start: Any, end: Any, weight: Any) -> Series:
     start, end = series(start), series(end)
-    if not isinstance(weight, Series):  # linear: nothing need be left out
+    if not isinstance(weight, Series):  # linear in start and end, so no order is left out
         return summed(operation, scaled(start, 1 - weight), scaled(end, weight))
     difference = summed(operation, end, start, -1)
     step = product(torch.mul, difference, series(weight, difference), operation.orders)

@@ -1,4 +1,4 @@
-"""Rules for comparing, bounding and ordering: what holds as c grows."""
+"""Rules for comparing, bounding and ordering values as c grows."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from normgrowth.limit.rules.arithmetic import add, open_ties, series
 
 @rule("gt", "lt", "ge", "le", "eq", "ne")
 def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
-    """What the sign of the difference says as c grows."""
-    if _is_same(a, b):  # x == x, as isfinite asks
+    """The comparison of the sign of the difference with 0, for large c."""
+    if _is_same(a, b):  # x == x, as in isfinite
         return operation(a.top.value, a.top.value)
     difference = _difference(a, b)
     sign = difference.sign()
@@ -26,7 +26,7 @@ def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether both are one tensor: equal in every order."""
+    """Whether both are the same tensor and thus equal in every order."""
     if not (isinstance(a, Series) and isinstance(b, Series)):
         return False
     x, y = a.top.value, b.top.value
@@ -38,9 +38,9 @@ def _exactly_zero(x: Any) -> bool:
 
 
 def _count_open(operation: Operation, x: Series, count: int, vanishing: int = 0) -> None:
-    """Ties that an order left out, or an exponentially small part, might decide.
+    """Count ties that an order that was left out, or an exponentially small part, might break.
 
-    vanishing: ties of values that have no power of c, which only an exponentially small part might decide.
+    vanishing: ties of values without a power of c, which only an exponentially small part might break.
     """
     operation.context.unranked += vanishing
     rest = x.rest if x.exponential is None else highest(x.rest, x.exponential.decay.rest)
@@ -66,7 +66,7 @@ def smaller(operation: Operation, a: Any, b: Any) -> Series:
 
 
 def _open(operation: Operation, a: Any, b: Any, side: int) -> Series | None:
-    """A bound at the end of the dtype, there to keep infinities out, is no bound in the limit."""
+    """The unbounded series if a bound is at the end of the dtype's range: it only excludes infinities; else None."""
     for x, bound in ((a, b), (b, a)):
         if isinstance(x, Series) and not isinstance(bound, Series):
             dtype = operation.dtype or x.top.value.dtype
@@ -102,7 +102,7 @@ def at_most(operation: Operation, x: Series, high: Any) -> Series:
 @rule("isnan", "isinf", "isfinite", "isposinf", "isneginf", "any", "all", "count_nonzero", "nonzero")
 @rule("logical_not", "logical_and", "logical_or")
 def question(operation: Operation, *args: Any, **kwargs: Any) -> Any:
-    """Of the element itself; a mask of minus infinity is one."""
+    """The predicate of the sign of each element; a mask counts as minus infinity."""
     return operation(*(a.sign(infinite=True) if isinstance(a, Series) else a for a in args), **kwargs)
 
 
@@ -110,17 +110,17 @@ def question(operation: Operation, *args: Any, **kwargs: Any) -> Any:
 def as_number(operation: Operation, x: Series, *others: Any) -> Any:
     if not x.is_constant and x.top.degree != 0:
         raise operation.refuse(
-            f"asks for the number behind a value of degree {x.top.degree}, which has none in the limit"
+            f"a value of degree {x.top.degree} has no finite limit and cannot be converted to a number"
         )
     return operation(x.top.value, *(o.top.value if isinstance(o, Series) else o for o in others))
 
 
 # --- order ---------------------------------------------------------------------------------------------------
 def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The rank of each element along a dimension, from 0 up, equal ones alike; and where, in order, one ties.
+    """The rank of each element along a dimension, from 0, with equal ranks for ties; and undecided ties, in order.
 
-    By the leading coefficients, among equals by the next ones, and at last by what is exponentially small. Ties are of
-    values that have a power of c, and of values that have none.
+    Elements are ranked by their leading coefficients, then by the next orders, and last by the exponentially small
+    part. Undecided ties are returned separately for values with a power of c and for values without one.
     """
     keys = [term.value for term in x.terms]
     if (part := x.exponential) is not None:
@@ -153,7 +153,7 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @rule("sort", "topk", "kthvalue", "argsort", "median")
 def in_order(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
-    """As torch orders the ranks, so that exact ties fall as they do in the network."""
+    """Sort by rank with torch's own operation, so that exact ties are resolved as in the network."""
     given = operation.named(args, kwargs)
     if not x.shape:
         return x, torch.zeros((), dtype=torch.long, device=x.top.value.device)
@@ -164,7 +164,7 @@ def in_order(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:
     if k is not None and operation.name == "topk":
         at = (
             count - k if given.get("largest", True) else k
-        ) - 1  # the tie between the last one in and the next
+        ) - 1  # the tie between the last chosen element and the next one
         inside = 0 <= at < count - 1
         ties = [t.narrow(dim, at if inside else 0, int(inside)) for t in ties]
     _count_open(operation, x, *(int(t.sum()) for t in ties))
@@ -188,7 +188,7 @@ def extremes(operation: Operation, x: Series, *, dim: int | None = None, keepdim
 
 @rule("amax", "amin", "max", "min", "argmax", "argmin")
 def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """That of the largest, or smallest, rank."""
+    """The element with the largest or smallest rank."""
     given = operation.named(args, kwargs)
     name = operation.name
     if isinstance(other := given.get("other"), Series | Tensor):
@@ -204,7 +204,7 @@ def extreme(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
     shape = list(x.shape)
     outer = [d for d in range(len(shape)) if dims and d not in dims]
     sizes = [shape[d] for d in outer]
-    if several:  # over all of these together: one dimension at the end
+    if several:  # flatten these dimensions into one at the end
         dims = dims or list(range(len(shape)))
         x = x.move(lambda value: value.permute(*outer, *dims).reshape(*sizes, -1))
     dim = -1 if several else dims[0]

@@ -1,4 +1,4 @@
-"""Rules for what only moves values about, or chooses among them."""
+"""Rules for operations that move values or choose among them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ MOVES = (
     "diagonal_copy", "squeeze_copy", "unsqueeze_copy", "unfold_copy", "alias_copy", "detach_copy",
     "_reshape_copy",
 )
-# Linear in their one argument that may grow.
+# Operations that are linear in their first argument, the only one that may grow.
 LINEAR = (
     "mean", "cumsum", "trace", "tril", "triu", "diag_embed", "conj_physical", "_conj_physical",
     "_fft_c2c", "_fft_r2c", "_fft_c2r",
@@ -39,14 +39,14 @@ EMPTY = torch.Size([0])
 
 @rule(*MOVES, *LINEAR)
 def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Every term by itself."""
+    """Apply a linear operation to every term."""
     if not isinstance(x, Series):
-        raise operation.refuse("an index or a size that grows")
+        raise operation.refuse("an index or a size must not grow")
     dtype = kwargs.get("dtype")
     if dtype is torch.bool:
         return operation(x.sign(), *args, **kwargs)
     if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-        raise operation.refuse(f"a value of degree {x.top.degree} has no limit as {dtype}")
+        raise operation.refuse(f"a value of degree {x.top.degree} has no limit in {dtype}")
     if dtype is torch.float32 and x.top.value.dtype == torch.float64:
         operation.context.coarsest = torch.finfo(torch.float32).eps
     apply = x.move if operation.name in MOVING else x.map
@@ -71,7 +71,7 @@ def total(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
 
 @rule("constant_pad_nd")
 def padded(operation: Operation, x: Series, pad: list[int], value: Any = 0) -> Series:
-    """Zeros around every term; another constant is of degree 0 there."""
+    """Pad every term with zeros; another padding value becomes a term of degree 0."""
     found = x.map(lambda v: operation(v, pad, 0))
     if value == 0:
         return found
@@ -93,12 +93,12 @@ def pieces(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> list[S
     ]
 
 
-# --- what is linear in several arguments together ------------------------------------------------------------
+# --- operations that are jointly linear in several arguments -------------------------------------------------
 @rule("cat", "stack")
 def joined(operation: Operation, parts: list[Any], dim: int = 0) -> Series:
-    """Elements keep their degrees; what has no part of a degree is zero there."""
+    """A concatenation or stack: elements keep their degrees, with zeros in terms of other degrees."""
     given = [series(part) for part in parts]
-    if operation.name == "cat":  # an empty tensor of one dimension, as caches begin with, counts for nothing
+    if operation.name == "cat":  # ignore the empty one-dimensional tensors that caches start with
         filled = [x for x in given if x.shape != EMPTY]
         if filled and len({x.top.value.dtype for x in given}) == 1:
             given = filled
@@ -143,7 +143,7 @@ def scatter_sum(operation: Operation, x: Any, dim: int, index: Tensor, source: A
 def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
     x = series(x)
     if kwargs.get("reduce") is not None:
-        raise operation.refuse("a scatter that multiplies has no rule")
+        raise operation.refuse("no rule for a scatter that multiplies")
     if isinstance(source, Series | Tensor):
         return placed(lambda a, b: operation(a, dim, index, b, **kwargs), x, series(source))
     filling = torch.full(index.shape, source, dtype=x.top.value.dtype, device=index.device)
@@ -151,7 +151,7 @@ def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, 
 
 
 def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -> Series:
-    """Some elements replaced by values; where these mask, or those that stay do, the result does."""
+    """x with some elements replaced by values; masks among either stay masks."""
     masks = [mask_of(x), mask_of(values)]
     if masks == [None, None]:
         return combine(put, x, values, moves=True)
@@ -197,7 +197,7 @@ def masked_fill(operation: Operation, x: Any, mask: Tensor, value: Any) -> Serie
 
 @rule("nan_to_num")
 def finite(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
-    """Numbers in the place of masks and of what is not a number; whatever grows is finite for every c."""
+    """Replace masks and NaN by numbers; growing values are finite for every c and stay."""
     top = x.top.value
     kept = torch.isfinite(top)
     if bool(kept.all()):
@@ -206,7 +206,7 @@ def finite(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series
 
 
 def choose(condition: Tensor, a: Series, b: Series) -> Series:
-    """Elements of a where the condition holds, of b elsewhere; a mask on either side is a mask."""
+    """Elements of a where the condition holds, else of b; chosen masks stay masks."""
     hidden: Tensor | None = None
     for x, here in ((a, condition), (b, ~condition)):
         if (mask := mask_of(x)) is not None:
@@ -220,11 +220,11 @@ def choose(condition: Tensor, a: Series, b: Series) -> Series:
 
 
 def _opened(x: Series, mask: Tensor) -> Series:
-    """Without its mask: zero there."""
+    """The series with zeros in place of its mask."""
     return constant(x.top.value.masked_fill(mask, 0.0))
 
 
-# --- tensors of which only the shape is asked ----------------------------------------------------------------
+# --- tensors of which only the shape is used -----------------------------------------------------------------
 @rule("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "zero")
 @rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 def made_like(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any:

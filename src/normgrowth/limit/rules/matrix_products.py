@@ -29,7 +29,7 @@ def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
 
 
 def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) -> bool:
-    """Whether each element that is 0 is a sum of products with exact zeros, and not one whose parts cancel."""
+    """Whether each element that is 0 is a sum of products with exact zeros, not a sum that cancels."""
     zeros = found.vanishes()
     if not bool(zeros.any()):
         return True
@@ -43,12 +43,10 @@ def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) ->
 def grouped_product(
     operation: Operation, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any
 ) -> Series:
-    """Each expert's rows times its matrix: bilinear like any product. By hand, for float64 has no kernel."""
+    """Each expert's rows times its matrix. Computed in a loop, because the kernel does not support float64."""
     a, b = series(a), series(b)
     if offs is None or len(a.shape) != 2 or len(b.shape) != 3 or bias is not None:
-        raise operation.refuse(
-            "only rows in groups times a matrix for each group, without a bias, have a rule"
-        )
+        raise operation.refuse("only grouped rows times one matrix per group, without a bias, have a rule")
     ends = offs.tolist()
 
     def grouped(x: Tensor, y: Tensor) -> Tensor:
@@ -70,7 +68,7 @@ def product_and_sum(
     x = series(x) if beta == 1 else scaled(series(x), beta)
     if x.zero and len(x.shape) == 1:
         return shortened(found, operation.orders)
-    # A bias of a linear map is soon nothing; what is added to scores (ALiBi) may decide a tie.
+    # The bias of a linear map usually vanishes, but a term added to scores (ALiBi) may break a tie.
     bias = x.top.value.dim() == 1
     if bias and operation.orders == 1 and not (x.zero or found.zero) and x.top.degree < found.top.degree:
         note(operation, found, x)

@@ -1,4 +1,4 @@
-"""Rules for normalization: of a vector that grows only the direction remains."""
+"""Rules for normalization: only the direction of a growing vector remains."""
 
 from typing import Any
 
@@ -19,11 +19,13 @@ from normgrowth.limit.power_series import (
 from normgrowth.limit.rules.arithmetic import add, series, shortened, summed
 from normgrowth.limit.rules.elementwise.powers import power
 
-FLAT = 64  # units of rounding: a row that varies by no more beside its mean varies by rounding only
+FLAT = (
+    64  # a row that deviates from its mean by at most this many units of rounding is constant up to rounding
+)
 
 
 def normalized(operation: Operation, x: Series, dims: list[int], eps: float, center: bool) -> Series:
-    """(x - mean) / sqrt(variance + eps), by degrees: eps counts at degree 0, rules below, and is nothing above."""
+    """(x - mean) / sqrt(variance + eps), where eps is a term of degree 0."""
     if len(x.terms) == 1 and x.top.degree > 0 and not x.zero:
         value = x.top.value
         middle = value.mean(dims, keepdim=True) if center else value.new_zeros(())
@@ -46,13 +48,13 @@ def distance_from_mean(x: Series, dims: list[int]) -> Series:
 
 
 def _centered(operation: Operation, x: Series, dims: list[int]) -> Series:
-    """A row whose values are equal has no distance from its mean, whatever rounding says."""
+    """x minus its mean; exactly 0 for rows of equal values, in spite of rounding."""
     if (short := shortened(x, operation.orders)) is not x:
         away, rows = _distances(operation, short, dims)
         if not away.zero and rows is None and decided([term.value for term in away.terms]):
             return away
     away, lost = _distances(operation, x, dims)
-    if lost is not None and x.rest is not None:  # an order left out might be what is left of such a row
+    if lost is not None and x.rest is not None:  # such a row may have a nonzero order that was left out
         for term in away.terms:
             if term.degree > x.rest:
                 lost = lost & (term.value == 0).all(dims, keepdim=True)
@@ -62,14 +64,14 @@ def _centered(operation: Operation, x: Series, dims: list[int]) -> Series:
 
 
 def _distances(operation: Operation, x: Series, dims: list[int]) -> tuple[Series, Tensor | None]:
-    """Distances from the mean of each row, and the rows in which some order is constant; None if there are none."""
+    """Differences from the mean of each row, and the rows in which some order is constant; None if there are none."""
     away = distance_from_mean(x, dims)
     if away.zero:
         return away, None
     terms, lost = [], None
     for t in away.terms:
         original = x.at(t.degree)
-        assert original is not None, "the mean has the degrees of what it is the mean of"
+        assert original is not None, "the mean has the same degrees as its input"
         noise = FLAT * operation.context.eps(t.value.dtype) * original.abs().amax(dims, keepdim=True)
         flat = t.value.abs().amax(dims, keepdim=True) <= noise
         if bool(flat.any()):
@@ -95,18 +97,20 @@ def layer_norm(operation: Operation, x: Any, shape: list[int], gain: Any, bias: 
         found = gained(operation, normalized(operation, x, dims, eps, center=True), gain, None)
     if bias is not None and not (bias := series(bias)).zero:
         found = summed(operation, found, bias)
-    return found, torch.zeros(0), torch.zeros(0)  # mean and deviation serve the gradient only
+    return found, torch.zeros(0), torch.zeros(0)  # mean and deviation are only for the gradient
 
 
 def _by_kernel(operation: Operation, x: Series, shape: list[int], gain: Series | None) -> Series | None:
-    """One order by the kernel of the network itself: no row is flat, and every element has a leading term."""
+    """The leading order from the network's own kernel; None if a row is constant or an element has no leading term."""
     if x.zero or x.top.degree <= 0 or (operation.orders > 1 and len(x.terms) > 1):
         return None
     if gain is not None and (gain.zero or len(gain.terms) > 1):
         return None
     weight = None if gain is None else gain.top.value
     value, mean, scale = torch.native_layer_norm(x.top.value, shape, weight, None, 0.0)
-    varies = scale * (mean.abs() * (FLAT * torch.finfo(value.dtype).eps)) < 1  # False for NaN: a size of 0
+    varies = (
+        scale * (mean.abs() * (FLAT * torch.finfo(value.dtype).eps)) < 1
+    )  # False for NaN, from a row of zeros
     if not bool(varies.all()) or (len(x.terms) > 1 and not all_nonzero(value)):
         return None
     below = highest(x.rest, *(term.degree for term in x.terms[1:2]))
@@ -141,7 +145,7 @@ def group_norm(
 def batch_norm(
     operation: Operation, x: Any, gain: Any, bias: Any, mean: Tensor, variance: Tensor, _: float, eps: float
 ) -> Any:
-    """Statistics are buffers, of degree 0: nothing is normalized away."""
+    """Batch norm in evaluation mode: its statistics are buffers of degree 0, so the degree of x stays."""
     x = series(x)
     columns = (1, -1, *[1] * (len(x.shape) - 2))
     away = summed(operation, x, series(mean.view(columns)), -1)
@@ -155,7 +159,7 @@ def batch_norm(
 def either_batch_norm(operation: Operation, *args: Any) -> Any:
     *tensors, training, momentum, eps = args
     if training:
-        raise operation.refuse("batch norm in training; call model.eval() first")
+        raise operation.refuse("batch norm is in training mode; call model.eval() first")
     return batch_norm(operation, *tensors, momentum, eps)
 
 

@@ -11,7 +11,7 @@ from normgrowth.limit.power_series import Series, combine, product
 
 @rule("prod")
 def total_product(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
-    """Halves times halves, until one is left."""
+    """The product along a dimension by repeated halving."""
     given = operation.named(args, kwargs)
     dim, keep = given.get("dim"), bool(given.get("keepdim", False))
     if given.get("dtype") is not None:
@@ -41,7 +41,7 @@ def _narrowed(x: Series, dim: int, start: int, length: int) -> Series:
 
 @rule("cumprod")
 def running_product(operation: Operation, x: Series, dim: int, dtype: torch.dtype | None = None) -> Series:
-    """Each element times the one 1, 2, 4, ... before it."""
+    """The cumulative product by doubling: each element times the element 1, 2, 4, ... positions before it."""
     if dtype is not None:
         x = x.map(lambda value: value.to(dtype))
     if not x.shape:

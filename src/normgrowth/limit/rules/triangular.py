@@ -15,7 +15,7 @@ from normgrowth.limit.rules.elementwise.powers import division
 def solution(
     operation: Operation, a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Series:
-    """X of A X = B, or of X A = B, by substitution: row by row, each from those before it."""
+    """The solution X of A X = B or X A = B, by substitution row by row."""
     a, b = series(a), series(b)
     if not left:  # the transposed system
         a, b = (x.move(lambda value: value.transpose(-1, -2)) for x in (a, b))

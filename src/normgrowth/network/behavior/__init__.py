@@ -1,1 +1,1 @@
-"""What a language model predicts as its attention hardens and its weights grow."""
+"""Predictions of a language model as its attention hardens and its weights grow."""

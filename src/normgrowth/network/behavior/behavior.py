@@ -1,22 +1,22 @@
-"""`behavior`: what a language model predicts when it is saturated (sections 4.3 and 6 of the paper).
+"""`behavior`: predictions of a language model when it is saturated (sections 4.3 and 6 of the paper).
 
-The same sentences are read by
+These networks read the same sentences:
 
-    soft             the network as it is
-    hard_attention   its own weights, and every softmax of attention as its limit
+    soft             the unchanged network
+    hard_attention   the unchanged weights, with every attention softmax replaced by its limit
     scaled           the network with c times its weights; the column `scale` is c
     saturated        the exact limit of growing weights (`saturated`)
 
-and of each of them there is, over all tokens to predict,
+Quantities of each network, over all tokens to predict:
 
-    accuracy         share of tokens that it ranks first
-    agreement        share of tokens where it ranks first what the soft network does
-    loss             −log p(token) in nats, mean over tokens; infinite in the limit, and left out there
-    legal_share      of a formal language: share of places where what it ranks first may follow there
+    accuracy         share of tokens where the token is the top prediction
+    agreement        share of tokens where the top prediction equals that of the soft network
+    loss             mean of −log p(token) in nats; left out in the limit, where it is infinite
+    legal_share      share of tokens where the top prediction is legal in the formal language
 
-with the bounds of a bootstrap interval over sentences (`…_low`, `…_high`: the tokens of a sentence are not independent)
-and the mean over networks of the same architecture with random weights (`…_random`). A causal model predicts each token
-from those before; of a masked model some tokens are masked and predicted.
+Each comes with the bounds of a bootstrap interval over sentences (`…_low`, `…_high`; tokens of one sentence are not
+independent) and with the mean over networks of the same architecture with random weights (`…_random`). A causal model
+predicts each token from the tokens before it. A masked model predicts tokens that were masked.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
     from normgrowth.network.models.load import LoadedModel
 
-Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 Objective = Literal["causal", "masked"]
 NETWORKS = ("soft", "hard_attention", "scaled", "saturated")
 QUANTITIES = ("accuracy", "agreement", "loss", "legal_share")
 SENTENCES = 100
 BATCH_TOKENS = 2048
 SCALES = (2.0, 10.0, 100.0, 1000.0)
-MASKED = 0.15  # of the tokens of a sentence, as BERT was trained
+MASKED = 0.15  # share of the tokens of a sentence, as in BERT's training
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tokens with its interval over sentences; random: the mean over networks with random weights."""
+    """A mean over tokens with a bootstrap interval over sentences. random: the mean over random networks."""
 
     value: float
     low: float
@@ -56,7 +56,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NetworkBehavior:
-    """What one network predicts. network: of NETWORKS; c: the factor of the weights, of "scaled" only."""
+    """The predictions of one network. network: one of NETWORKS. c: the factor of the weights, only for "scaled"."""
 
     run: str
     network: str
@@ -69,10 +69,10 @@ class NetworkBehavior:
 
 @dataclass(frozen=True, kw_only=True)
 class Behavior(Result):
-    """What language models predict, soft and saturated.
+    """Predictions of language models, soft and saturated.
 
-    models: by run. objective: of each run, whether tokens are predicted from those before, or masked. c: the factors of
-    the weights. language: the formal language whose words are read. confidence, bootstrap: of the intervals.
+    models: models by run. objective: "causal" or "masked" for each run. c: the factors of the weights. language: the
+    formal language of the input. confidence, bootstrap: level and number of replicates of the intervals.
     """
 
     kind: ClassVar[str] = "behavior"
@@ -92,7 +92,7 @@ class Behavior(Result):
 
     @property
     def networks(self) -> list[NetworkBehavior]:
-        """Every network of every run, first the soft one, then with growing c, last the saturated one."""
+        """Every network of every run: first the soft network, then growing c, last the saturated network."""
         values: dict[tuple[str, str, float | None], dict[str, float]] = {}
         for row in self.records.where(level="model").table.to_pylist():
             if row["name"] in NETWORKS:
@@ -117,7 +117,7 @@ def _estimate(values: dict[str, float], quantity: str) -> Estimate | None:
 
 @dataclass(frozen=True)
 class BehaviorOptions:
-    """How predictions are measured; each field is the option of `behavior` of that name."""
+    """How predictions are measured; the fields are options of `behavior`."""
 
     tokenizer: Any = None
     objective: Objective | None = None
@@ -163,27 +163,28 @@ def behavior(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Behavior:
-    """What a language model predicts: as it is, with hard attention, with c times its weights, and saturated.
+    """Predictions of a language model: unchanged, with hard attention, with c times its weights, and saturated.
 
-    model: a causal or masked language model with its head, a name as `load_model` takes it, or several of them. A
-    module must return logits (rows, tokens, vocabulary), as a tensor or as `.logits`.
-    texts: sentences, or a file with one a line; without, words of `language`, else sentences of the Python
-    documentation.
-    objective: "causal" or "masked" (default: by the architecture). masked_share: of the tokens of each sentence that a
-    masked model has to predict, drawn from the seed.
-    language: a formal language of the lab ("dyck2", "anbncn"): also measure which predictions may follow. longest: its
-    words have at most this many symbols.
-    c: factors of the weights. exact: measure the saturated network. hard_attention: measure the network with its own
-    weights and hard attention. random_init: networks of the same architecture with random weights, from the seeds after
-    `seed`. fixed: parameters that do not grow, by name or pattern, as `saturated` takes them.
-    confidence, bootstrap: of the intervals over sentences; 0 replicates: no intervals.
-    dtype, attention, model_type: for a name, as `load_model` takes them. run: the name of a single model's run.
+    model: a causal or masked language model with its head, a name for `load_model`, or a list of these. A module must
+    return logits (rows, tokens, vocabulary), as a tensor or as `.logits`.
+    texts: sentences, or a file with one sentence per line. Default: words of `language` if it is given, else sentences
+    of the Python documentation.
+    objective: "causal" or "masked" (default: by the architecture). masked_share: share of the tokens of each sentence
+    that a masked model predicts, drawn from the seed.
+    language: a formal language of the lab ("dyck2", "anbncn"): also measure which predictions are legal. longest: the
+    maximum number of symbols per word.
+    c: factors of the weights. exact: measure the saturated network. hard_attention: measure the network with unchanged
+    weights and hard attention. random_init: number of networks of the same architecture with random weights, with the
+    seeds after `seed`. fixed: parameters that do not grow, as names or patterns (see `saturated`).
+    confidence, bootstrap: level and number of replicates of the intervals over sentences; 0 replicates: no intervals.
+    dtype, attention, model_type: options of `load_model` for a model given by name. run: name of the run of a single
+    model.
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.network.behavior.predictions import measure
 
     if sentences < 1 or batch_tokens < 1 or random_init < 0 or bootstrap < 0:
-        raise InputError("behavior needs at least one sentence, one token per batch, and no negative counts")
+        raise InputError("sentences and batch_tokens must be >= 1, random_init and bootstrap >= 0")
     if not 0 < confidence < 1 or not 0 < masked_share <= 1:
         raise InputError(
             f"confidence and masked_share must be between 0 and 1, got {confidence:g} and {masked_share:g}"

@@ -11,11 +11,11 @@ from normgrowth.errors import InputError
 from normgrowth.network.inputs.batches import Row
 from normgrowth.network.models.encoder_folder import END, Words
 
-LONGEST = 40  # symbols of the words that are drawn where nothing else is asked for
+LONGEST = 40  # default maximum number of symbols per word
 
 
 def words_of_language(name: str, count: int, longest: int | None, seed: int) -> list[str]:
-    """Words of the language as sentences, a space between symbols; none twice in a row of drawings."""
+    """Words of the language as sentences, with a space between symbols."""
     from normgrowth.lab.data.formal_languages import sentences
 
     return [" ".join(word) for word in sentences(name, count, longest or LONGEST, seed)]
@@ -31,14 +31,14 @@ class Legality:
 
         if objective != "causal" or not isinstance(tokenizer, Words):
             raise InputError(
-                f"language {name!r}: only causal models of the lab, with their vocabulary, read formal languages"
+                f"language {name!r}: formal languages need a causal model of the lab with its vocabulary"
             )
         symbols = (*language(name).alphabet, END)
         unknown = [symbol for symbol in symbols if symbol not in tokenizer.ids]
         if unknown:
             raise InputError(f"language {name!r}: the model does not know its symbol {unknown[0]!r}")
         columns = [tokenizer.ids[symbol] for symbol in symbols]
-        self.allowed: list[Tensor] = []  # of each sentence, (tokens, vocabulary)
+        self.allowed: list[Tensor] = []  # for each sentence (tokens, vocabulary)
         for row in rows:
             word = [tokenizer.words[token] for token in row["input_ids"][1:]]
             mask = np.zeros((len(word) + 1, len(tokenizer)), bool)
@@ -46,6 +46,6 @@ class Legality:
             self.allowed.append(torch.from_numpy(mask))
 
     def allows(self, numbers: Sequence[int], first: Tensor) -> Tensor:
-        """(rows, tokens): whether what is ranked first may follow there. numbers: of the sentences."""
+        """Whether each top prediction `first` is legal, (rows, tokens). numbers: the sentences of the rows."""
         allowed = torch.stack([self.allowed[number] for number in numbers]).to(first.device)
         return allowed.gather(-1, first[..., None]).squeeze(-1)

@@ -1,4 +1,4 @@
-"""The passes of `behavior`: what each network ranks first, token by token, and how sure it is."""
+"""The passes of `behavior`: the top prediction and the loss of each network for every token."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,12 +35,12 @@ from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
-Sums = dict[str, Floats]  # quantity -> (sentences,): summed over the tokens to predict
+Sums = dict[str, Floats]  # quantity -> (sentences,): sums over the tokens to predict
 
 
 @dataclass(frozen=True)
 class _Network:
-    """One of the networks that are compared. c: the factor of the weights; loss: whether it has one."""
+    """One of the compared networks. c: the factor of the weights. loss: whether its loss is finite."""
 
     name: str
     c: float | None = None
@@ -49,9 +49,9 @@ class _Network:
 
 @dataclass(frozen=True)
 class _Task:
-    """Sentences of one length, what the model reads, and what it has to predict there.
+    """Sentences of one length: the inputs of the model and the tokens to predict.
 
-    numbers: which sentences these are. places: (rows, tokens), True where a prediction counts. targets: (rows, tokens).
+    numbers: indices of the sentences. places: (rows, tokens), True where a prediction counts. targets: (rows, tokens).
     """
 
     numbers: tuple[int, ...]
@@ -72,7 +72,7 @@ class LogitsOf(nn.Module):
         logits = found if isinstance(found, Tensor) else getattr(found, "logits", None)
         if not isinstance(logits, Tensor) or logits.ndim != 3:
             raise InputError(
-                f"{type(self.network).__name__} returns no logits (rows, tokens, vocabulary): give a causal or masked "
+                f"{type(self.network).__name__} returns no logits (rows, tokens, vocabulary): pass a causal or masked "
                 "language model with its head"
             )
         return logits
@@ -133,7 +133,7 @@ def measure(
 
 
 class _Passes:
-    """The passes of a model over all sentences, by each of the networks that are compared."""
+    """The passes of all compared networks over all sentences."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Passes:
         self.legality, self.notes = legality, notes
 
     def over(self, module: nn.Module, tell: Callable[[], None]) -> tuple[dict[_Network, Sums], Floats]:
-        """Of each network, sums over the tokens of every sentence; and how many tokens these are."""
+        """For each network the sums over the tokens of every sentence; and the number of tokens per sentence."""
         whole = LogitsOf(module)
         fixed = tuple(fixed_within(module, whole, self.options.fixed))
         limit, hard = saturated(whole, fixed=fixed), saturated(whole, attention_only=True)
@@ -182,7 +182,7 @@ class _Passes:
     def _add(
         self, sums: dict[_Network, Sums], network: _Network, task: _Task, logits: Tensor, soft: Tensor
     ) -> None:
-        """Add one pass. soft: what the network as it is ranks first."""
+        """Add one pass. soft: the top predictions of the soft network."""
         first, places = logits.argmax(-1), task.places
         found = {"accuracy": first == task.targets, "agreement": first == soft}
         if self.legality is not None:
@@ -202,24 +202,24 @@ class _Passes:
         self.notes += messages(limit.findings) if self.options.exact else []
         if tied:
             self.notes.append(
-                f"the limit ranks several tokens first alike at {tied:,} places; the first of them is taken"
+                f"several tokens tie for the top prediction of the limit at {tied:,} places; the first one is used"
             )
         lost = [network for network, own in sums.items() if not np.isfinite(own["accuracy"]).all()]
         for network in lost:
             at = "" if network.c is None else f" at c = {network.c:g}"
-            self.notes.append(f"{network.name}{at}: logits overflow, so nothing is known there")
+            self.notes.append(f"{network.name}{at}: logits overflow, so its quantities are NaN there")
 
 
 def _objective(module: nn.Module) -> Objective:
-    """Whether a model predicts masked tokens; by the name of its class, as transformers has it."""
+    """ "masked" if the class name of the model ends with "ForMaskedLM", else "causal"."""
     return "masked" if type(module).__name__.endswith("ForMaskedLM") else "causal"
 
 
 def _tasks(
     module: nn.Module, text: Sentences, tokenizer: Any, objective: Objective, options: BehaviorOptions
 ) -> Iterator[_Task]:
-    """The sentences in passes of equal length: padding never counts, whatever the model does with a mask."""
-    # Each row carries its number, so that sums by sentence can be told apart after sorting.
+    """The sentences in batches of equal length: without padding, it does not matter how a model treats a mask."""
+    # Each row carries its number, so that sums can be assigned to sentences after sorting.
     numbered = replace(
         text, rows=[{**row, "number": [i] * len(row["input_ids"])} for i, row in enumerate(text.rows)]
     )
@@ -236,7 +236,7 @@ def _tasks(
             end = tokenizer.eos_token_id if isinstance(tokenizer, Words) else None
             last = torch.full_like(ids[:, :1], 0 if end is None else end)
             targets, places = torch.cat([ids[:, 1:], last], 1), torch.ones_like(ids, dtype=torch.bool)
-            places[:, -1] = end is not None  # what ends a sentence is predicted only where it is known
+            places[:, -1] = end is not None  # only vocabularies of the lab have a known end mark
         if bool(places.any()):
             yield _Task(tuple(numbers), inputs, places, targets)
 
@@ -247,13 +247,13 @@ def _mask_token(module: nn.Module, tokenizer: Any) -> int:
     found = next((token for token in known if isinstance(token, int)), None)
     if found is None:
         raise InputError(
-            f"{type(module).__name__} predicts masked tokens, and no mask token is known: give a tokenizer that has one"
+            f"{type(module).__name__} predicts masked tokens, but no mask token is known: pass a tokenizer that has one"
         )
     return found
 
 
 def _masked_places(ids: Tensor, tokenizer: Any, share: float, source: np.random.Generator) -> Tensor:
-    """Of each row a share of the tokens that are not special, at least one."""
+    """True at a random share of the non-special tokens of each row, at least one per row."""
     special = torch.tensor(sorted(getattr(tokenizer, "all_special_ids", [])), device=ids.device)
     free = ~torch.isin(ids, special)
     places = torch.zeros_like(free)
@@ -285,7 +285,7 @@ def _block(
 def interval(
     sums: Floats, tokens: Floats, replicates: int, confidence: float, seed: int
 ) -> tuple[float, float]:
-    """Bounds of a mean over tokens: percentiles over replicates in which sentences are drawn with replacement."""
+    """Bounds of a mean over tokens: percentiles over replicates that draw sentences with replacement."""
     kept = tokens > 0
     sums, tokens = sums[kept], tokens[kept]
     count = len(tokens)

@@ -1,1 +1,1 @@
-"""Attention heads: which positions they attend to, and what they do in the saturated network."""
+"""Attention heads: the positions they attend to, in the network and in its saturated limit."""

@@ -1,4 +1,4 @@
-"""Where in a model a forward pass is: the modules that it is in, what each was given, how often each has attended."""
+"""Position of a forward pass in a model: the running modules, their inputs, and how often each has attended."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from normgrowth.errors import InputError
 
 
 class Where(NamedTuple):
-    """The innermost module, and how many attentions came before in it in this pass."""
+    """The innermost module, and the number of its earlier attentions in this pass."""
 
     module: str
     call: int
@@ -27,7 +27,7 @@ class Frame:
 
 
 class Path:
-    """The modules that we are in, from the outermost; how often each has attended in this pass."""
+    """The running modules, outermost first, and how often each has attended in this pass."""
 
     def __init__(self, began: Callable[[], None]) -> None:
         self.began = began
@@ -45,9 +45,9 @@ class Path:
         return self.frames[-1].module if self.frames else None
 
     def next_call(self) -> tuple[Where, Frame, int]:
-        """Where an attention is, the frame it is in, and its number within that frame."""
+        """Location of the next attention, its frame, and its number within that frame."""
         if not self.frames:
-            raise InputError("attention outside of every module: nobody can say of which layer")
+            raise InputError("attention was called outside of every module, so its layer is unknown")
         frame = self.frames[-1]
         number = self.calls.get(frame.name, 0)
         self.calls[frame.name] = number + 1
@@ -60,7 +60,9 @@ def following(model: nn.Module, began: Callable[[], None] = lambda: None) -> Ite
     path, handles = Path(began), []
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
-        torch.backends.mha.set_fastpath_enabled(False)  # a kernel for a whole layer hides its attention
+        torch.backends.mha.set_fastpath_enabled(
+            False
+        )  # the fused kernel of a whole layer hides its attention
         for name, module in model.named_modules():
 
             def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:

@@ -1,38 +1,37 @@
-"""`heads`: what every attention head of a network does, as it is and saturated (section 4.3, Figure 3).
+"""`heads`: statistics of every attention head, in the network and in its saturated limit (section 4.3, Figure 3).
 
-Quantities of each head, means over queries unless something else is said. A query that sees one position only (the
-first token of a causal model) has nothing to choose and is left out of all of them; padding counts neither as query
-nor as key.
+Quantities of each head are means over queries unless noted otherwise. A query that sees only one position (the first
+token of a causal model) has no choice and is excluded from all of them. Padding counts neither as query nor as key.
 
 in the saturated network, by the exact limit (`saturated`)
     attended                   positions with at least half of the largest weight: one, or all that tie
-    attended_share             of the visible ones
+    attended_share             attended / visible
     attended_spread            (attended − 1) / (visible − 1): 0 for an argmax, 1 for a mean, whatever the length
     saturated_largest_share, saturated_first_share, saturated_previous_share    as below
     saturated_distance         total variation distance between its weights and those of the network itself
-    attended, attended_share, attended_spread with a value c in the column `scale`: the same counts with the weights
-                               times c, in float64 (on request)
+    attended, attended_share, attended_spread with a value c in the column `scale`: the same counts for the network
+                               with c times its weights, in float64 (on request)
 in the network itself
     visible                    positions that a query sees; one_share: 1 / visible, the share of one position
-    entropy                    in nats; entropy_share: over log n, n visible positions
-    effective, effective_2     positions in effect: e^H and 1 / Σ A²
+    entropy                    H in nats; entropy_share: H / log n for n visible positions
+    effective, effective_2     effective number of positions: e^H and 1 / Σ A²
     largest_share              the largest weight
-    first_share                weight on the first token, mean over the queries that see it: an attention sink
-    previous_share             weight on the token before, mean over the queries that see it
-    learned_sink_share         weight on a learned sink, in models with such (GPT-OSS): one more position that every
-                               query sees, at no distance; saturated_learned_sink_share, the same in the limit
-    distance                   mean distance looked, Σ A·|q − k|
-    hard_distance              total variation distance to its own scores made hard
-    largest_logit              the largest score in size, over all queries
-    gap                        between the largest score and the next: the median over queries
-    hard_scale                 the factor on the scores at which, for 9 of 10 queries, no more than `tolerance` of the
-                               weight is beside the largest; infinite if more than one in ten has a tie
+    first_share                weight on the first token (attention sink), mean over the queries that see it
+    previous_share             weight on the previous token, mean over the queries that see it
+    learned_sink_share         weight on a learned sink (GPT-OSS): one more position that every query sees, at
+                               distance 0; saturated_learned_sink_share is the same in the limit
+    distance                   mean attention distance, Σ A·|q − k|
+    hard_distance              total variation distance to the hard attention of its own scores
+    largest_logit              the largest absolute score over all queries
+    gap                        the largest score minus the second largest; the median over queries
+    hard_scale                 the factor on the scores at which 9 of 10 queries have at most `tolerance` of their
+                               weight outside the largest position; infinite if more than one in ten has a tie
 in the published form (on request: `window`)
-    attended_window            as the authors count: every sentence filled up to N tokens, padding counts as query
+    attended_window            the authors' count: every sentence is padded to N tokens, padding counts as query
                                and as key, mean over all N queries
 
-Level "head" has a row for each; "layer" and "model" the mean over their heads, of largest_logit the largest, of gap and
-hard_scale the median. Notes say what was left out. `kinds` names what a head does, by the thresholds below.
+Level "head" has one row per head. Levels "layer" and "model" have the mean over heads; the maximum for largest_logit;
+the median for gap and hard_scale. Notes name what was left out. `kinds` classifies heads by the thresholds below.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,34 +56,34 @@ if TYPE_CHECKING:
     from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 
 SENTENCES = 200  # as in the paper's Figure 3
 BATCH_TOKENS = 2048
-TOLERANCE = 0.01  # of the weight may be beside the largest, and the head still be called hard
+TOLERANCE = 0.01  # a hard head has at most this share of its weight outside the largest position
 
-# What a head is called: the first that fits. In the network itself, then saturated.
+# Kinds of heads; the first that fits applies. Each has a threshold for the network itself and one for its limit.
 KINDS = ("mean-like", "sink", "previous-token", "argmax-like", "in between")
-THRESHOLDS = {  # at least
+THRESHOLDS = {  # lower bounds
     "mean-like": {"entropy_share": 0.9, "attended_spread": 0.9},
-    "sink": {"first_share": 0.5, "saturated_first_share": 0.5},  # and what is on a learned sink
+    "sink": {"first_share": 0.5, "saturated_first_share": 0.5},  # the share of a learned sink is added
     "previous-token": {"previous_share": 0.5, "saturated_previous_share": 0.5},
     "argmax-like": {"largest_share": 0.75, "saturated_largest_share": 0.75},
 }
 
-# kind -> what makes it clear
+# kind -> the quantity that is largest in the clearest heads of this kind
 CLEAREST = {
     "argmax-like": "largest_share",
     "previous-token": "previous_share",
     "sink": "first_share",
     "mean-like": "entropy_share",
 }
-MOST_SHOWN = 4  # heads beside each other
+MOST_SHOWN = 4  # heads in one figure
 
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """The weights of one head on one sentence, a row for each query."""
+    """The attention weights of one head on one sentence, one row per query."""
 
     __repr__ = one_line
 
@@ -94,7 +93,7 @@ class HeadPattern:
 
 @dataclass(frozen=True)
 class AttentionPatterns:
-    """The attention of some heads on one sentence, in the network itself and in the saturated one."""
+    """The attention of some heads on one sentence, in the network itself and in the saturated network."""
 
     __repr__ = one_line
 
@@ -105,7 +104,7 @@ class AttentionPatterns:
 
 @dataclass(frozen=True)
 class MeasuredHeads:
-    """What is known of the heads of one model. kinds, saturated_kinds: of each head by its name; empty if unknown."""
+    """The heads of one model. kinds, saturated_kinds: the kind of each head by its name; empty if unknown."""
 
     __repr__ = one_line
 
@@ -117,7 +116,7 @@ class MeasuredHeads:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """The heads of one model at its last step: of each, its layer, its quantities, its kinds ("" if unknown).
+    """The heads of one model at its last step, with their layers, quantities and kinds ("" if unknown).
 
     scale: the c at which attended positions were counted; None: in the exact limit.
     """
@@ -146,7 +145,7 @@ class HeadTable:
         return next((name for name in ("attended_window", "attended") if name in self.values), "")
 
     def clearest(self, most: int = MOST_SHOWN) -> list[str]:
-        """The names of heads worth a look: the clearest of each kind, then those with most weight on one position."""
+        """Names of typical heads: the clearest of each kind, then heads with the most weight on one position."""
         found: list[str] = []
         for kind, quantity in CLEAREST.items():
             own = np.array([name == kind for name in self.kinds])
@@ -159,10 +158,10 @@ class HeadTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Heads(Result):
-    """What the attention heads of models do.
+    """Statistics of the attention heads of models.
 
-    models: by run. c: the factors of the weights that were measured, too. window: the length of the published form.
-    tolerance: weight beside the largest in a hard head. thresholds: those of the kinds.
+    models: models by run. c: the measured factors of the weights. window: the length of the published form.
+    tolerance: maximum weight outside the largest position in a hard head. thresholds: thresholds of the kinds.
     """
 
     kind: ClassVar[str] = "heads"
@@ -190,7 +189,7 @@ class Heads(Result):
 
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
-        """The result whose table and fields were read from a folder, also of an earlier version."""
+        """The result from the table and fields of a folder, which an earlier version may have written."""
         current = stored.fields.get("kind") == cls.kind
         return super().from_stored(stored if current else _from_schema_1(stored))
 
@@ -220,25 +219,25 @@ def heads(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Heads:
-    """What every attention head of a model does; the model is left as it was, to the bit.
+    """Statistics of every attention head of a model. The model stays bit-identical.
 
-    model: a module, a name as `load_model` takes it, or several of them. Of a model with encoder and decoder the
-    encoder is measured.
-    texts: sentences, or a file with one a line; without, sentences of the Python documentation.
-    inputs: instead of texts, a batch or a list of batches: token ids, or tensors by name, of which `attention_mask`
-    says what is padding.
-    exact: measure the saturated network, too, by its limit. c: also measure with the weights times each c, which
-    needs a copy of the model in float64. window: measure the published form, too, on sentences filled up to so many
-    tokens. tolerance: weight beside the largest in a hard head, for hard_scale.
-    show: a sentence whose attention patterns are kept; show_heads: of which heads, by name (the clearest).
-    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
-    seed, dtype, attention, model_type: for a name, as `load_model` takes them. step, run: of the records.
+    model: a module, a name for `load_model`, or a list of these. For an encoder-decoder model, the encoder is measured.
+    texts: sentences, or a file with one sentence per line (default: sentences of the Python documentation).
+    inputs: instead of texts, a batch or a list of batches: token ids, or a dict of tensors, where `attention_mask`
+    marks padding.
+    exact: also measure the saturated network (the exact limit). c: also measure with c times the weights, which needs
+    a copy of the model in float64. window: also measure the published form, on sentences padded to this many tokens.
+    tolerance: maximum weight outside the largest position in a hard head, for hard_scale.
+    show: a sentence whose attention patterns are stored; show_heads: names of the heads (default: the clearest).
+    fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
+    seed, dtype, attention, model_type: options of `load_model` for a model given by name. step, run: step and run of
+    the records.
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.network.heads.measurement import measure
 
     if show_heads and show is None:
-        raise InputError("show_heads are drawn on a sentence: give one with show")
+        raise InputError("show_heads needs a sentence: pass it as show")
     load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
     factors, batches = tuple(float(factor) for factor in c), each_batch(inputs)
 
@@ -269,7 +268,7 @@ def heads(
 
 
 def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
-    """What a head is called by its quantities: as it is, or in the saturated network. "" if these are not known."""
+    """The kind of a head from its quantities, in the network itself or saturated; "" if quantities are missing."""
     learned = quantities.get("saturated_learned_sink_share" if of_saturated else "learned_sink_share", 0.0)
     for name in KINDS[:-1]:
         quantity, least = list(THRESHOLDS[name].items())[of_saturated]
@@ -281,7 +280,7 @@ def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
 
 
 def kinds(records: Records, *, of_saturated: bool = False) -> dict[tuple[str, int, str], str]:
-    """The kind of every head of records, by run, step and name."""
+    """The kind of every head in the records, by run, step and name."""
     found: dict[tuple[str, int, str], dict[str, float]] = {}
     for row in records.where(level="head").table.to_pylist():
         found.setdefault((row["run"], row["step"], row["name"]), {})[row["quantity"]] = row["value"]
@@ -317,7 +316,7 @@ def _table(run: str, step: int, rows: list[dict[str, Any]], known: MeasuredHeads
 
 
 def _from_schema_1(stored: StoredResult) -> StoredResult:
-    """Results of earlier versions, and of other commands that measured heads: what they say of each run."""
+    """Convert a result of schema 1, which other commands that measured heads also wrote."""
     records, fields = stored.records, stored.fields
     known = fields.get("runs")
     models: dict[str, Any] = {}

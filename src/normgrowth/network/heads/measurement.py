@@ -1,4 +1,4 @@
-"""The passes of `heads`: what every head of one model attends to."""
+"""Measures one model for `heads`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,9 +22,9 @@ from normgrowth.network.inputs.batches import Batch, Sentences, Texts, make_batc
 from normgrowth.network.models.load import LoadedModel, as_loaded
 from normgrowth.records import Block, Records
 
-HARD_QUERIES = Fraction(9, 10)  # of the queries must be hard
+HARD_QUERIES = Fraction(9, 10)  # share of the queries that must be hard
 
-# How heads of a layer, or of the model, become one number; the mean if nothing else is said.
+# How values of heads are aggregated per layer and per model; the default is the mean.
 _TOGETHER: dict[str, Callable[[Floats], Any]] = {
     "largest_logit": np.max,
     "gap": np.median,
@@ -52,7 +52,7 @@ def measure(
     run: str | None,
     progress: Progress | None,
 ) -> Heads:
-    """The heads of one model; see `heads`. load: options of `load_model` for a model by its name."""
+    """The heads of one model; see `heads`. load: options of `load_model` for a model given by name."""
     _check(sentences, batch_tokens, c, window, tolerance)
     loaded = as_loaded(model, load, progress)
     tokenizer, model = tokenizer or loaded.tokenizer, loaded.model
@@ -61,9 +61,9 @@ def measure(
     text, given = read_input(model, part, texts, inputs, tokenizer, sentences, batch_tokens)
     notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
     if part is not model:
-        notes.append("of a model with encoder and decoder, the heads of the encoder are measured")
+        notes.append("encoder-decoder model: the heads of the encoder are measured")
     if window and text is None:
-        raise InputError("window fills up sentences: give texts, not inputs")
+        raise InputError("window pads sentences: pass texts, not inputs")
     filled = _filled(text, window, part, tokenizer, batch_tokens, notes) if text and window else []
 
     def told(done: int, total: int) -> None:
@@ -76,15 +76,15 @@ def measure(
     except PaddingSeen:
         if text is None:
             raise InputError(
-                "its heads attend to padding, which no mask hides: give inputs of sentences of one length"
+                "the heads attend to padding because no mask hides it: pass batches of sentences of equal length"
             ) from None
         given = make_batches(text, part, batch_tokens, pad=False)
-        notes.append("its heads would attend to padding: only sentences of equal length share a pass")
+        notes.append("the heads would attend to padding, so only sentences of equal length share a batch")
         passes.over(given, filled, told)
     if passes.undecided:
         notes.append(
-            f"{passes.undecided:,} queries tie in the limit where an order that was left out might decide; "
-            "tied positions share alike"
+            f"{passes.undecided:,} queries have ties in the limit that lower orders might break; "
+            "tied positions get equal weight"
         )
     run = run or loaded.source
     blocks = _blocks(passes, "encoder" if part is not model else "layer", step)
@@ -112,19 +112,19 @@ def _check(
     sentences: int, tokens: int, scales: Sequence[float], window: int | None, tolerance: float
 ) -> None:
     if sentences < 1 or tokens < 1 or (window is not None and window < 2):
-        raise InputError("heads need at least one sentence, one token a batch, and a window of two")
+        raise InputError("sentences and batch_tokens must be >= 1, and window must be >= 2")
     check_scales(scales)
     if not 0 < tolerance < 0.5:
-        raise InputError(f"tolerance is {tolerance:g}: it must lie between 0 and 0.5")
+        raise InputError(f"tolerance must be between 0 and 0.5, got {tolerance:g}")
 
 
 def _filled(
     text: Sentences, window: int, part: nn.Module, tokenizer: Any, tokens: int, notes: list[str]
 ) -> list[Batch]:
-    """Sentences cut and filled up to the window; nothing says what is padding, as in the authors' code."""
+    """Sentences cut or padded to the window, without a padding mask, as in the authors' code."""
     positions = getattr(getattr(part, "config", None), "max_position_embeddings", None)
     if isinstance(positions, int) and 0 < positions < window:
-        raise InputError(f"a window of {window} tokens: the model has {positions} positions")
+        raise InputError(f"window is {window} tokens, but the model has only {positions} positions")
     end = getattr(tokenizer, "ids", {}).get("<eos>", text.pad)
     cut = sum(len(row["input_ids"]) > window for row in text.rows)
     if cut:
@@ -137,7 +137,7 @@ def _filled(
 
 
 def _values(tally: Tally) -> dict[str, Floats]:
-    """Of each head, one number for each quantity."""
+    """The quantities of each head."""
     found = {name: tally.mean(name) for name in tally.sums}
     found |= {name: value.numpy() for name, value in tally.largest.items()}
     for name in tally.kept:
@@ -147,16 +147,16 @@ def _values(tally: Tally) -> dict[str, Floats]:
 
 
 def _enough(factors: Floats) -> float:
-    """The least factor that is enough for so many of the queries."""
+    """The smallest factor that suffices for the share HARD_QUERIES of the queries."""
     last = ceil(HARD_QUERIES * len(factors)) - 1
     return np.partition(factors, last)[last]
 
 
 def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
-    """A block of heads, one of layers, one of the model; the same for each factor of the weights."""
+    """One block each of heads, layers and the model; the same again for each c."""
     layers = {number: _values(passes.tallies[where]) for where, number in numbers(passes.tallies).items()}
     if not all("entropy" in values for values in layers.values()):
-        raise InputError("no token has more than one position to attend to: give longer sentences")
+        raise InputError("no token has more than one position to attend to: pass longer sentences")
     heads = {layer: len(values["entropy"]) for layer, values in layers.items()}
     blocks = _of_values(layers, heads, stack, step)
     counts = {"evaluation_tokens": passes.tokens, "evaluation_sentences": passes.sentences}
@@ -172,11 +172,11 @@ def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
 def _of_values(
     layers: Mapping[int, Mapping[str, Floats]], heads: Mapping[int, int], stack: str, step: int
 ) -> list[Block]:
-    """Blocks of heads, layers and model. layers: of each, the quantities of its heads; heads: how many it has."""
+    """Blocks of heads, layers and model. layers: quantities of the heads of each layer. heads: number of heads."""
     items = [(layer, head) for layer, count in heads.items() for head in range(count)]
     of_heads, of_layers, of_model = {}, {}, {}
     for quantity in dict.fromkeys(name for values in layers.values() for name in values):
-        # A layer may lack a learned sink, and nothing else.
+        # Layers may differ only in whether they have a learned sink.
         parts = [layers[layer].get(quantity, np.zeros(count)) for layer, count in heads.items()]
         together = _TOGETHER.get(quantity, np.mean)
         every = np.concatenate(parts)
@@ -192,7 +192,7 @@ def _of_values(
 
 
 def _kinds(block: Block, of_saturated: bool) -> dict[str, str]:
-    """The kind of every head; none if the quantities that decide were not measured."""
+    """The kind of every head; empty if the deciding quantities were not measured."""
     rows = [
         {quantity: float(values[0, i]) for quantity, values in block.values.items()}
         for i in range(len(block.names))

@@ -1,7 +1,7 @@
 """The passes behind `heads`: over each batch the network itself, its limit, and the network with c times its weights.
 
-At the most one layer's attention of one batch is alive. The limit is compared with the network itself layer by layer,
-and meets a layer long after that: so the attention module runs again then, on what it was given the first time.
+At most one layer's attention of one batch is in memory. The limit, which runs after the network itself, is compared
+with it layer by layer. For this, each attention module of the network runs again on its recorded inputs.
 """
 
 import copy
@@ -40,7 +40,7 @@ Again = Callable[[], Call]
 
 
 class Passes:
-    """The passes of a network over batches, and what they leave."""
+    """The passes of a network over batches, and the sums that they collect."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Passes:
         fixed: Sequence[str] = (),
     ):
         self.part, self.scales, self.exact, self.tolerance, self.notes = part, scales, exact, tolerance, notes
-        self.fixed = fixed  # names of parameters that do not grow, or patterns
+        self.fixed = fixed  # names or patterns of parameters that do not grow
         self.tallies: Tallies = {}
-        self.scaled: dict[float, Tallies] = {}  # of the network with c times its weights
+        self.scaled: dict[float, Tallies] = {}  # by c: the network with c times its weights
         self.tokens = self.sentences = 0
-        self.undecided = 0  # ties that even the last order left open
-        self.orders = 1  # of the limit; where one batch needs more, the next ones begin with them
+        self.undecided = 0  # ties that the last order does not break
+        self.orders = 1  # orders of the limit; if a batch needs more, later batches start with that number
 
     def over(self, batches: list[Batch], filled: list[Batch], told: Callable[[int, int], None]) -> None:
-        """All passes, from the beginning; filled: those of the published form. told: passes done, of how many."""
+        """Run all passes from the start. filled: batches of the published form. told(passes done, total passes)."""
         self.tallies, self.scaled = {}, {}
         self.tokens = self.sentences = self.undecided = 0
         ways = self.exact + len(self.scales)
@@ -97,7 +97,7 @@ class Passes:
                             self._scaled(scaled, batch, c, is_window)
                         tell()
             except NotFinite:
-                self.notes.append(f"with the weights times {c:g} scores overflow: left out")
+                self.notes.append(f"c = {c:g} is left out: scores overflow")
                 self.scaled.pop(c, None)
 
     def _count(self, batch: Batch) -> None:
@@ -121,17 +121,17 @@ class Passes:
         if not tallies:
             name, left_out = type(self.part).__name__, self.notes[before:]
             raise InputError(
-                f"{name}: {left_out[0]}, and there is nothing else"
+                f"{name}: {left_out[0]}, and it has no other attention"
                 if left_out
-                else f"{name}: no softmax over (rows, heads, queries, keys) was seen: it has no such attention, or "
-                "hides it in a kernel (load models of transformers with attn_implementation sdpa or eager)"
+                else f"{name}: no softmax over (rows, heads, queries, keys) was captured: it has no such attention, or "
+                "a kernel hides it (load transformers models with attn_implementation sdpa or eager)"
             )
         self._merge(tallies)
         return calls
 
     def _limit(self, batch: Batch, calls: dict[Where, Again]) -> None:
         tallies: Tallies = {}
-        soft: list[Call] = []  # the one that is looked at
+        soft: list[Call] = []  # the current call only
 
         def saw(where: Where, start: int, weights: Tensor) -> None:
             if where in calls:
@@ -181,13 +181,13 @@ class Passes:
         self._merge(tallies, self.scaled.setdefault(c, {}))
 
     def _wanted(self, call: Call, batch: Batch) -> bool:
-        """Every token asks every token: not so where attention goes to something else, or by pieces."""
+        """Whether this is self-attention over all tokens, not cross-attention or attention in chunks."""
         rows, _, queries, keys = call.shape
         if queries == keys - call.sinks and (
             batch.real is None or (rows, queries) == tuple(batch.real.shape)
         ):
             return True
-        self.notes.append(f"{call.where.module}: scores {call.shape} are not tokens over tokens: left out")
+        self.notes.append(f"{call.where.module}: left out, scores {call.shape} are not tokens × tokens")
         return False
 
     def _merge(self, tallies: Tallies, into: Tallies | None = None) -> None:
@@ -198,7 +198,7 @@ class Passes:
     def in_the_limit(
         self, batch: Batch, saw: Callable[[Where, int, Tensor], None], began: Callable[[], None]
     ) -> None:
-        """With more orders where one leaves a tie open: also one among equal values, which the output cannot show."""
+        """Run the limit, with more orders if one order leaves ties, even ties without effect on the output."""
         limit = saturated(self.part, fixed=self.fixed)
         for orders in range(self.orders, MORE_ORDERS + 1, MORE_ORDERS - 1):
             limit, self.orders = saturated(self.part, orders=orders, fixed=self.fixed), orders
@@ -206,7 +206,7 @@ class Passes:
                 with seen_weights(self.part, saw, began):
                     run(limit, self.part, batch.inputs)
             except InputError as error:
-                raise InputError(f"{error}; all but the exact limit can be had (exact=False)") from error
+                raise InputError(f"{error}; exact=False measures everything but the exact limit") from error
             if not (limit.undecided or limit.doubtful):
                 break
         self.undecided += limit.undecided
@@ -214,7 +214,7 @@ class Passes:
 
 
 def numbers(found: Iterable[Where]) -> dict[Where, int]:
-    """Layers by the number of their block; in the order of the pass, where names do not tell them apart."""
+    """Layer numbers: the number of the block, or the order in the pass if block numbers are not unique."""
     places = list(found)
     blocks = [number for where in places if (number := place(where.module).block) is not None]
     return dict(zip(places, blocks if len(set(blocks)) == len(places) else range(len(places)), strict=True))
@@ -225,7 +225,7 @@ def head_name(stack: str, layer: int, head: int) -> str:
 
 
 def run(network: Callable[..., Any], module: nn.Module, inputs: Any) -> None:
-    """A pass of a module, or of its limit; without a cache, since a module that runs again would fill it again."""
+    """Run a module or its limit, without a KV cache: a module that runs again would fill it twice."""
     more = {"use_cache": False} if "use_cache" in inspect.signature(module.forward).parameters else {}
     if isinstance(inputs, Mapping):
         network(**{**inputs, **more})
@@ -237,7 +237,7 @@ def run(network: Callable[..., Any], module: nn.Module, inputs: Any) -> None:
 
 @contextmanager
 def wide_copy(module: nn.Module, c: float, fixed: Sequence[str] = ()) -> Iterator[nn.Module]:
-    """The module with c times its weights, in float64 where there is such; its own weights stay as they are."""
+    """A copy of the module with c times its weights, in float64 if the device supports it."""
     scaled = copy.deepcopy(module)
     wide = all(parameter.device.type != "mps" for parameter in scaled.parameters())
     if wide:

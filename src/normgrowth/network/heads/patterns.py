@@ -1,4 +1,4 @@
-"""The attention of one sentence, soft and saturated side by side: what a figure of single heads is drawn from."""
+"""The attention on one sentence, soft and saturated: the data of the figure of single heads."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from normgrowth.network.hidden_states import (
 from normgrowth.network.inputs.batches import make_batches, read_rows
 from normgrowth.network.models.load import LoadedModel
 
-MOST_TOKENS = 64  # of a sentence whose pattern is kept: more cannot be read in a figure
+MOST_TOKENS = 64  # maximum length of a shown sentence: more tokens are not legible in a figure
 DIGITS = 4
 
 
@@ -34,15 +34,15 @@ def patterns(
     tokenizer: Any = None,
     fixed: Sequence[str] = (),
 ) -> tuple[AttentionPatterns, list[str]]:
-    """The weights of some heads on one sentence, and remarks on the sentence.
+    """The attention weights of some heads on one sentence, and notes on the sentence.
 
-    chosen: heads by the names that `heads` gives them. A sentence is cut at 64 tokens; words that the model does
-    not know are named in the notes. fixed: parameters that do not grow, as for `heads`.
+    chosen: names of heads, as in the result of `heads`. Sentences are cut at 64 tokens. The notes name words that are
+    unknown to the model. fixed: parameters that do not grow, as for `heads`.
     """
     if isinstance(model, LoadedModel):
         tokenizer, model = tokenizer or model.tokenizer, model.model
     if not sentence.strip():
-        raise InputError("an empty sentence has no pattern to show")
+        raise InputError("show must not be an empty sentence")
     check_weights(model)
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model
     text = read_rows(model, [sentence], tokenizer, 1)
@@ -61,7 +61,7 @@ def patterns(
             soft[call.where] = call.scores(0, len(ids)).softmax(-1)[0, ..., : len(ids)].cpu()
 
     def saw_weights(where: Where, start: int, weights: Tensor) -> None:
-        assert not start  # so few tokens are looked at at once
+        assert not start  # so few tokens form a single block
         hard[where] = weights[0, ..., : len(ids)].double().cpu()
 
     passes = Passes(part, (), True, 0.0, notes, fixed_within(model, part, fixed))
@@ -77,7 +77,9 @@ def patterns(
     }
     unknown = next((name for name in chosen if name not in known), None)
     if unknown is not None:
-        there = f"there are {next(iter(known))} to {list(known)[-1]}" if known else "no attention was seen"
+        there = (
+            f"there are {next(iter(known))} to {list(known)[-1]}" if known else "no attention was captured"
+        )
         raise InputError(f"no head {unknown}: {there}")
     found = {name: HeadPattern(**{key: _rows(one) for key, one in known[name].items()}) for name in chosen}
     return AttentionPatterns(tuple(_tokens(ids, sentence, tokenizer)), found, sentence), notes
@@ -88,7 +90,7 @@ def _rows(weights: Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 def _tokens(ids: list[int], sentence: str, tokenizer: Any) -> list[str]:
-    """As the model reads them."""
+    """The tokens as strings."""
     if hasattr(tokenizer, "convert_ids_to_tokens"):
         return [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
     words = getattr(tokenizer, "words", None)

@@ -1,18 +1,18 @@
-"""What one attention says about its heads, as sums over queries, from blocks of its scores.
+"""Statistics of the heads of one attention, as sums over queries, from blocks of its scores.
 
 With s the scores of a query over the n positions that it sees, A = softmax(s), in float64:
 
     entropy H = −Σ A log A      entropy_share H / log n      effective e^H      effective_2 1 / Σ A²
-    largest_share max A         first_share, previous_share  A at the first token, at the one before
+    largest_share max A         first_share, previous_share  A at the first token, at the previous token
     distance Σ A |q − k|
-    hard_distance               ½ Σ |A − hard(s)|, where hard(s) shares alike among the largest scores
-    learned_sink_share          A at a learned sink, for models that have such (GPT-OSS)
-    gap                         between the largest score and the next; 0 where several tie
-    hard_scale                  the c at which softmax(c·s) leaves no more than `tolerance` beside the largest
+    hard_distance               ½ Σ |A − hard(s)|, where hard(s) has equal weight on the largest scores
+    learned_sink_share          A at a learned sink, for models that have one (GPT-OSS)
+    gap                         the largest score minus the second largest; 0 in a tie
+    hard_scale                  the c at which softmax(c·s) has at most `tolerance` outside the largest position
 
-A query that sees one position has nothing to choose and counts nowhere; nor does padding, as query or as key. A learned
-sink is one more position that every query sees, at no distance. Scores within TIE units of rounding of the largest one
-tie with it.
+A query that sees only one position has no choice and does not count. Padding counts neither as query nor as key. A
+learned sink is one more position that every query sees, at distance 0. Scores within TIE units of rounding of the
+largest score tie with it.
 """
 
 import math
@@ -30,22 +30,22 @@ from normgrowth.network.attention_capture import Call, blocks
 
 Floats = NDArray[np.float64]
 
-TIE = 256  # units of rounding of the largest score in size, as in the limit
-HALF = 0.5  # of the largest weight: a position that has it is attended
-NEWTON = 100  # steps at the most; 4 to 8 do
+TIE = 256  # units of rounding of the largest absolute score, as in the limit
+HALF = 0.5  # positions with at least this share of the largest weight are attended
+NEWTON = 100  # maximum number of steps; 4 to 8 suffice
 
 
 class PaddingSeen(Exception):
-    """A query attends to padding, which no mask hides."""
+    """A query attends to padding because no mask hides it."""
 
 
 class NotFinite(InputError):
-    """Scores that overflowed."""
+    """Scores overflowed."""
 
 
 @dataclass
 class Tally:
-    """Of each head: sums over queries, how many these are, the largest value, and values that are kept."""
+    """For each head: sums over queries, their number, maxima, and single values that are kept."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, Tensor] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Tally:
         self.largest[name] = values if before is None else torch.maximum(before, values)
 
     def keep(self, name: str, values: Tensor, counted: Tensor) -> None:
-        """Of every query that counts for some head; NaN for a head that it does not count for."""
+        """Keep the value of every query that counts for at least one head; NaN for heads where it does not count."""
         chosen = torch.where(counted, values, torch.nan).transpose(0, 1).flatten(1)  # (heads, rows · queries)
         some = counted.expand(values.shape).any(1).flatten()
         self.kept.setdefault(name, []).append(chosen[:, some].cpu().double())
@@ -84,19 +84,19 @@ class Tally:
         return (self.sums[name] / self.counts[name]).numpy()
 
     def all(self, name: str) -> list[Floats]:
-        """Of each head, the values of its queries."""
+        """For each head, the values of its queries."""
         return [values[~np.isnan(values)] for values in torch.cat(self.kept[name], 1).numpy()]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some queries of an attention: their scores, and which count."""
+    """A block of queries of an attention: their scores, and which queries count."""
 
-    scores: Tensor  # (rows, heads, queries, keys), −∞ where hidden
+    scores: Tensor  # (rows, heads, queries, keys), −∞ where masked
     start: int
-    visible: Tensor  # number of positions, (rows, heads, queries)
-    asks: Tensor  # the queries that count
-    first: Tensor  # the place of each row's first token, (rows,)
+    visible: Tensor  # number of visible positions, (rows, heads, queries)
+    asks: Tensor  # which queries count, (rows, heads, queries)
+    first: Tensor  # position of each row's first token, (rows,)
 
     @staticmethod
     def of(call: Call, real: Tensor | None, start: int, stop: int) -> "Block":
@@ -134,13 +134,13 @@ def check_finite(call: Call, scores: Tensor, counted: Tensor | None = None) -> N
     bad = ~(scores < torch.inf).all(-1)  # NaN or +∞
     if bool((bad if counted is None else bad & counted).any()):
         raise NotFinite(
-            f"{call.where.module}: scores are not finite; a dtype with more room may help, or no padding"
+            f"{call.where.module}: scores are not finite; try a dtype with a wider range, or batches without padding"
         )
 
 
 def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) -> None:
-    """Add everything that the scores of the network itself say."""
-    # Room for all queries at once: many small pieces between large ones would split the memory up.
+    """Add all statistics of the scores of the network itself."""
+    # Allocated once for all queries: many small tensors between large ones would fragment the memory.
     counted = torch.zeros(call.shape[:3], dtype=torch.bool)
     kept = {name: torch.zeros(call.shape[:3], dtype=torch.float64) for name in ("gap", "hard_scale")}
     for start, stop in blocks(call.shape):
@@ -178,7 +178,7 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
         tied = (below <= within) & asks[..., None]
         hard = tied / tied.sum(-1, keepdim=True).clamp(min=1)
         tally.add("hard_distance", (hard - weights).clamp(min=0).sum(-1), asks)
-        rest = below.scatter(-1, best, torch.inf)  # of the others
+        rest = below.scatter(-1, best, torch.inf)  # without the largest
         gap = rest.amin(-1)
         gap = torch.where(gap <= within.squeeze(-1), 0.0, gap)
         counted[..., start:stop] = asks
@@ -189,10 +189,10 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
 
 
 def _hard_scale(rest: Tensor, gap: Tensor, tolerance: float) -> Tensor:
-    """The c with Σ exp(−c·d) = tolerance / (1 − tolerance) over the other positions, d below the largest; ∞ in a tie.
+    """The c with Σ exp(−c·d) = tolerance / (1 − tolerance), d = largest − other score; ∞ in a tie.
 
-    log Σ exp(−c·d) is convex and falls: from the left, where the nearest position alone is too much, Newton's
-    method comes up to the solution and never beyond.
+    log Σ exp(−c·d) is convex and decreasing. Newton's method starts left of the solution, where the second largest
+    score alone reaches the bound, and approaches it from below without overshooting.
     """
     wanted = math.log(tolerance / (1 - tolerance))
     tie = gap == 0
@@ -210,11 +210,11 @@ def _hard_scale(rest: Tensor, gap: Tensor, tolerance: float) -> Tensor:
 
 
 def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tally: Tally) -> None:
-    """Add what the weights of the limit say, of the queries from `start` on; call: the same attention, soft."""
+    """Add the statistics of the limit's weights for the queries from `start` on. call: the same attention, soft."""
     shape = (*call.shape[:2], weights.shape[2], call.shape[3])
     if tuple(weights.shape) != shape:
         raise InputError(
-            f"{call.where.module}: weights {tuple(weights.shape)} in the limit, {shape} before it"
+            f"{call.where.module}: weights have shape {tuple(weights.shape)} in the limit, expected {shape}"
         )
     for low, high in blocks(shape):
         block = Block.of(call, real, start + low, start + high)
@@ -231,19 +231,19 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
 
 
 def add_scaled(call: Call, real: Tensor | None, unit: float, tally: Tally) -> None:
-    """Add which positions are attended where the weights are c times themselves."""
+    """Add the attended positions of the network with c times its weights."""
     for start, stop in blocks(call.shape):
         block = Block.of(call, real, start, stop)
         _attended(block, attended_at(block.scores, unit), tally)
 
 
 def attended(weights: Tensor) -> Tensor:
-    """Positions with at least half of the largest weight: all that tie, and of scores that do not grow the best."""
+    """Positions with at least half of the largest weight: all ties, or the best of scores that do not grow."""
     return (weights >= HALF * weights.amax(-1, keepdim=True)) & (weights > 0)
 
 
 def attended_at(scores: Tensor, unit: float) -> Tensor:
-    """The same by scores; large ones tie where they differ by no more than rounding."""
+    """`attended` from scores; large scores tie if they differ by no more than rounding."""
     top = scores.amax(-1, keepdim=True)
     size = scores.masked_fill(scores == -torch.inf, 0.0).abs().amax(-1, keepdim=True)
     return (scores >= top - (TIE * unit * size).clamp(min=-math.log(HALF))) & (scores > -torch.inf)
@@ -257,7 +257,7 @@ def _attended(block: Block, chosen: Tensor, tally: Tally) -> None:
 
 
 def add_window(count: Callable[[int, int], Tensor], shape: tuple[int, ...], tally: Tally) -> None:
-    """Add how many positions are attended by every query; count(start, stop) gives (rows, heads, queries)."""
+    """Add the number of attended positions of every query; count(start, stop) returns (rows, heads, queries)."""
     for start, stop in blocks(shape):
         found = count(start, stop).cpu().double()
         tally.add("attended_window", found, torch.ones_like(found, dtype=torch.bool))

@@ -1,1 +1,1 @@
-"""What a network is measured on: sentences, tokens, batches."""
+"""The inputs of measurements: sentences, tokens, batches."""

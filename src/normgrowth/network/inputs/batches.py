@@ -1,4 +1,4 @@
-"""Sentences as batches for a model: of like length, so that little is padded, and never more tokens than asked."""
+"""Batches of sentences of similar length, with little padding and a maximum number of tokens."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,10 +28,10 @@ from normgrowth.network.inputs.sentences import (
 from normgrowth.network.measured import GIVEN, ModelInfo, TextInfo
 from normgrowth.network.models.load import LoadedModel, vocabulary_size
 
-WORD_PIECES = 512  # of a sentence at most, as in the paper
-MOST_PADDING = 0.2  # of a batch
+WORD_PIECES = 512  # maximum tokens of a sentence, as in the paper
+MOST_PADDING = 0.2  # maximum share of padding in a batch
 
-Row = dict[str, list[int]]  # input_ids, and what else a tokenizer gives for each token
+Row = dict[str, list[int]]  # input_ids, and token_type_ids if the tokenizer returns them
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,25 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences as tokens, and what their reader must know."""
+    """Tokenized sentences, with notes for the user."""
 
     rows: list[Row]
     pad: int
     source: str
     notes: list[str]
-    tokenized: bool  # by the model's tokenizer; else words became ids in the order of the text
-    unknown_share: float  # of the tokens
+    tokenized: bool  # by the model's tokenizer; else words got ids in order of appearance
+    unknown_share: float  # share of unknown tokens
 
 
 def read_rows(
     model: nn.Module, texts: Texts | None, tokenizer: Any = None, most: int = SENTENCES
 ) -> Sentences:
-    """The first sentences that are not blank, cut at 512 tokens or at the model's last position."""
+    """The first `most` non-blank sentences, cut at 512 tokens or at the model's last position."""
     config, asked = getattr(model, "config", None), getattr(model, "main_input_name", "input_ids")
     size = vocabulary_size(model)
     if config is None or asked != "input_ids" or size is None:
-        what = f"takes {asked}, not text" if config is not None else "what it takes is not known"
-        raise InputError(f"{type(model).__name__}: {what}; give inputs instead of texts")
+        what = f"takes {asked}, not text" if config is not None else "its inputs are unknown"
+        raise InputError(f"{type(model).__name__}: {what}; pass inputs instead of texts")
     if texts is None:
         lines, source = documentation(), TOPICS
     elif isinstance(texts, str | Path):
@@ -94,10 +94,10 @@ def read_rows(
         source += ", through the model's tokenizer"
     rows = [row for row in rows if row["input_ids"]]
     if not rows:
-        raise InputError(f"{source}: no sentence in it")
+        raise InputError(f"{source}: contains no sentence")
     if (largest := max(max(row["input_ids"]) for row in rows)) >= size:
         raise InputError(
-            f"{source}: token {largest} of the tokenizer, but vocab_size in config.json is {size}"
+            f"{source}: the tokenizer returns token {largest}, but vocab_size in config.json is {size}"
         )
     share = unknown_share([row["input_ids"] for row in rows], tokenizer, config, size)
     source += unknown_said(share)
@@ -110,7 +110,7 @@ def read_rows(
 
 
 def model_info(loaded: LoadedModel, text: Sentences | None, sentences: int, tokens: int) -> ModelInfo:
-    """What a result says of a model. text: None if batches were given."""
+    """The description of a model in a result. text: None if batches were given."""
     given = TextInfo(GIVEN) if text is None else TextInfo(text.source, text.tokenized, text.unknown_share)
     return ModelInfo(
         loaded.source,
@@ -122,7 +122,7 @@ def model_info(loaded: LoadedModel, text: Sentences | None, sentences: int, toke
 
 
 def make_batches(sentences: Sentences, network: nn.Module, tokens: int, *, pad: bool = True) -> list[Batch]:
-    """Sorted by length. Without padding, or for a network that takes no mask, only equal lengths share a pass."""
+    """Batches sorted by length. Without `pad` or without an attention mask, a batch has sentences of one length."""
     takes_mask = "attention_mask" in inspect.signature(network.forward).parameters
     rows = sorted(sentences.rows, key=lambda row: -len(row["input_ids"]))
     groups: list[list[Row]] = []
@@ -144,36 +144,36 @@ def read_input(
     most: int,
     tokens: int,
 ) -> tuple[Sentences | None, list[Batch]]:
-    """Sentences or tensors as batches for a part of the model; and the sentences."""
+    """The sentences (None if `inputs` is given), and the batches for a part of the model."""
     if inputs is not None:
         if texts is not None:
-            raise InputError("give texts or inputs, not both")
+            raise InputError("pass texts or inputs, not both")
         return None, given_batches([inputs] if isinstance(inputs, Mapping | Tensor) else list(inputs))
     if texts is not None and not isinstance(texts, str | Path):
         texts = list(texts)
         if not all(isinstance(one, str) for one in texts):
-            raise InputError("texts must be sentences or the name of a file; pass tensors with inputs=")
+            raise InputError("texts must be sentences or a file name; pass tensors as inputs=")
     text = read_rows(model, texts, tokenizer, most)
     return text, make_batches(text, part, tokens)
 
 
 def given_batches(batches: Sequence[Any]) -> list[Batch]:
-    """Batches as they are: tensors by name, or whatever the user's function takes; a mask says what is real."""
+    """The user's batches unchanged: dicts of tensors, or any input of the user's function. A mask marks real tokens."""
     found = []
     for batch in batches:
         named = batch if isinstance(batch, Mapping) else {}
-        mask = named.get("attention_mask", named.get("mask"))  # the latter: our own encoders
+        mask = named.get("attention_mask", named.get("mask"))  # "mask" is the name in normgrowth's encoders
         real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
         found.append(Batch(batch, real))
     if not found:
-        raise InputError("no batch to measure with")
+        raise InputError("inputs must have at least one batch")
     return found
 
 
 def decoder_batch(batch: Batch, model: nn.Module, how: str) -> Batch:
-    """The batch with what the decoder reads, unless it has that; `real` then says which tokens of the decoder count.
+    """The batch with decoder inputs added if it has none; `real` marks the decoder tokens that count.
 
-    how: "shifted": the tokens of the encoder behind the start token; "start": the start token alone.
+    how: "shifted": the start token, then the encoder's tokens; "start": only the start token.
     """
     inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else {"input_ids": batch.inputs}
     if not {"decoder_input_ids", "decoder_inputs_embeds"}.isdisjoint(inputs):
@@ -183,7 +183,7 @@ def decoder_batch(batch: Batch, model: nn.Module, how: str) -> Batch:
     size = vocabulary_size(model)
     if not isinstance(ids, Tensor) or size is None:
         raise InputError(
-            f"{type(model).__name__}: what its decoder reads is not known; give decoder_input_ids"
+            f"{type(model).__name__}: the inputs of its decoder are unknown; pass decoder_input_ids"
         )
     if how == "start":
         first = torch.full_like(ids[:, :1], start_token(model.config, size))
@@ -216,7 +216,7 @@ def _batch(group: list[Row], pad: int, takes_mask: bool, device: torch.device) -
 
 
 def _tokens(tokenizer: Any, line: str, longest: int) -> Row:
-    """The tokenizer cuts, so that the token which ends a sentence stays."""
+    """Tokens of a line. The tokenizer truncates, which keeps the end token."""
     found = tokenizer(line, truncation=True, max_length=longest)
     ids = list(found["input_ids"])
     types = found.get("token_type_ids") if hasattr(found, "get") else None
@@ -228,7 +228,7 @@ def _longest(model: nn.Module, config: Any) -> int:
     if not isinstance(positions, int) or positions <= 0:
         return WORD_PIECES
     for name, module in model.named_modules():
-        # RoBERTa and its kin count positions from the number after the padding token's.
+        # RoBERTa and related models number positions from padding_idx + 1.
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             positions -= int(module.padding_idx) + 1  # type: ignore[arg-type]
             break

@@ -1,4 +1,4 @@
-"""What to feed a model whose user did not say: sentences, token ids, pixels; always the same ones."""
+"""Default inputs of a model: sentences, token ids, pixels; the same at every call."""
 
 import re
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 Texts = str | Path | Sequence[str]  # a file, or sentences
 SENTENCES = 100
-SHORTEST = 8  # words of a sentence of the Python documentation
+SHORTEST = 8  # minimum words of a sentence of the Python documentation
 TOPICS = "the Python documentation (pydoc_data.topics)"
 AS_WORDS = "its words as ids in the order of the text: no tokenizer came with the model"
-MOST_UNKNOWN = 0.1  # of the tokens may be unknown without a warning
+MOST_UNKNOWN = 0.1  # maximum share of unknown tokens without a warning
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Keyword arguments for a model, and a phrase that says where they come from."""
+    """Keyword arguments for a model, and a note on their source."""
 
     tensors: "dict[str, Tensor]"
     note: str
-    unknown_share: float | None = None  # of the tokens; None: not text
-    warning: str = ""  # if that is too much
+    unknown_share: float | None = None  # share of unknown tokens; None: not text
+    warning: str = ""  # set if the share is too large
 
 
 def default_inputs(
@@ -41,18 +41,18 @@ def default_inputs(
     length: int = 24,
     seed: int = 0,
 ) -> Inputs:
-    """A few sentences as the model reads them, all cut to one length, so that nothing is padded.
+    """Model inputs from a few sentences, all cut to one length, so that no padding is needed.
 
-    texts: sentences, or a file with one a line; without, those of the Python documentation. Sentences with
-    fewer than `length` tokens are passed over while there are longer ones. A model without a tokenizer gets
-    words as ids, numbered in the order in which the text has them. Vision models get noise as pixels.
+    texts: sentences, or a file with one sentence per line (default: sentences of the Python documentation). Sentences
+    with fewer than `length` tokens are skipped if there are longer ones. Without a tokenizer, words get ids in order
+    of appearance. Vision models get noise as pixels.
     """
     if isinstance(model, LoadedModel):
         tokenizer, model = tokenizer or model.tokenizer, model.model
     config = getattr(model, "config", None)
     asked = getattr(model, "main_input_name", None)
     if config is None or asked is None:
-        raise InputError(f"{type(model).__name__}: what it takes is not known; {FROM_PYTHON}")
+        raise InputError(f"{type(model).__name__}: its inputs are unknown; {FROM_PYTHON}")
     if asked == "pixel_values":
         return Inputs({"pixel_values": _pixels(config, seed)}, f"noise as pixels, seed {seed}")
     size = vocabulary_size(model)
@@ -70,10 +70,10 @@ def default_inputs(
         note = f"{source}, through the model's tokenizer"
     rows = _equal([row for row in rows if len(row)], sentences, most)
     if not rows:
-        raise InputError(f"{source}: no sentence in it")
+        raise InputError(f"{source}: contains no sentence")
     if (largest := max(map(max, rows))) >= size:
         raise InputError(
-            f"{source}: token {largest} of the tokenizer, but vocab_size in config.json is {size}"
+            f"{source}: the tokenizer returns token {largest}, but vocab_size in config.json is {size}"
         )
     share = unknown_share(rows, tokenizer, config, size)
     note = f"{len(rows)} × {len(rows[0])} tokens of {note}{unknown_said(share)}"
@@ -81,26 +81,28 @@ def default_inputs(
 
 
 def read_sentences(path: str | Path, most: int = SENTENCES) -> list[str]:
-    """The first lines of a file that are not blank."""
+    """The first `most` non-blank lines of a file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not text in UTF-8 (byte {error.start})") from None
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     if not lines:
-        raise InputError(f"{path}: no sentence in it; one a line is wanted")
+        raise InputError(f"{path}: contains no sentence; expected one sentence per line")
     return lines[:most]
 
 
 @cache
 def documentation(most: int = SENTENCES) -> list[str]:
-    """Sentences that every Python has with it: prose, at least eight words, none twice."""
+    """Distinct prose sentences of at least eight words from the documentation that comes with Python."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise InputError("this Python comes without its documentation: give a text file") from None
+        raise InputError(
+            "this Python has no pydoc_data.topics (its documentation): pass a text file"
+        ) from None
     found: dict[str, None] = {}
     for name in sorted(topics):
         for paragraph in re.split(r"\n\s*\n", topics[name]):
@@ -112,7 +114,7 @@ def documentation(most: int = SENTENCES) -> list[str]:
 
 
 def word_ids(lines: Sequence[str], size: int, special: frozenset[int] = frozenset()) -> list[list[int]]:
-    """Words as ids, in the order of the text; the first id stands for all words that find no other."""
+    """Words as ids in order of appearance; the first id represents all words beyond the vocabulary size."""
     free = [token for token in range(size) if token not in special] or list(range(size))
     unknown, numbers = free[0], iter(free[1:])
     known: dict[str, int] = {}
@@ -128,7 +130,7 @@ def word_ids(lines: Sequence[str], size: int, special: frozenset[int] = frozense
 
 
 def unknown_share(rows: Sequence[Sequence[int]], tokenizer: Any, config: Any, size: int) -> float:
-    """Of the tokens that stand for text, how many are the unknown one."""
+    """The share of unknown tokens among the tokens that are not special."""
     if tokenizer is None:
         special = _special(config)
         unknown = next((token for token in range(size) if token not in special), 0)
@@ -140,7 +142,7 @@ def unknown_share(rows: Sequence[Sequence[int]], tokenizer: Any, config: Any, si
 
 
 def _unknown_id(tokenizer: Any) -> int | None:
-    """As the tokenizer says, or the model behind a fast one."""
+    """The unknown token's id from the tokenizer or, for a fast tokenizer, from its backend model."""
     found = getattr(tokenizer, "unk_token_id", None)
     model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
     name = getattr(model, "unk_token", None)
@@ -152,15 +154,15 @@ def unknown_said(share: float) -> str:
 
 
 def unknown_warning(share: float, tokenizer: Any) -> str:
-    """What to do, where too many tokens are unknown; else nothing."""
+    """A warning with advice if too many tokens are unknown, else ""."""
     if share <= MOST_UNKNOWN:
         return ""
-    said = f"{share:.1%} of the tokens are unknown to the model (more than {MOST_UNKNOWN:.0%}), all the same to it"
+    said = f"{share:.1%} of the tokens are unknown to the model (more than {MOST_UNKNOWN:.0%}) and look alike to it"
     if tokenizer is None:
-        return f"{said}: the vocabulary is smaller than the text's; give a shorter text, or a model with a tokenizer"
+        return f"{said}: the text has more words than the vocabulary; use a shorter text, or a model with a tokenizer"
     return (
-        f"{said}: its tokenizer may be missing or another model's; check tokenizer.json or vocab.txt in its folder, "
-        "or give a text in its language"
+        f"{said}: the tokenizer may be incomplete or belong to another model; check tokenizer.json or vocab.txt in its "
+        "folder, or use a text in the model's language"
     )
 
 
@@ -171,7 +173,7 @@ def _special(config: Any) -> frozenset[int]:
 
 
 def _equal(rows: list[list[int]], count: int, length: int) -> list[list[int]]:
-    """The first rows that are long enough, or the longest one."""
+    """The first rows that are long enough, or else the longest row."""
     long = [row[:length] for row in rows if len(row) >= length][:count]
     return long or [max(rows, key=len)] if rows else []
 
@@ -187,14 +189,14 @@ def _tensors(config: Any, rows: list[list[int]], size: int) -> "dict[str, Tensor
 
 
 def shifted_right(ids: "Tensor", config: Any, size: int) -> "Tensor":
-    """What a decoder reads that is to predict these tokens: the start token, then all but the last."""
+    """Decoder inputs for predicting these tokens: the start token, then all tokens but the last."""
     import torch
 
     return torch.cat([torch.full_like(ids[:, :1], start_token(config, size)), ids[:, :-1]], 1)
 
 
 def start_token(config: Any, size: int) -> int:
-    """The first token that a decoder reads; 0 where the config does not say."""
+    """The decoder's start token; 0 if the config has none."""
     start = getattr(config, "decoder_start_token_id", None)
     if not isinstance(start, int):
         return 0

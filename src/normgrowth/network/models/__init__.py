@@ -1,1 +1,1 @@
-"""Models: loading them, the paper's encoders, and networks built by hand."""
+"""Models: loading by name, the paper's encoders, and networks built by hand."""

@@ -1,7 +1,7 @@
-"""A model's config.json, checked before anything of the size that it names is built.
+"""A model's config.json, checked before a model of its size is built.
 
-read_config    config.json -> a config of transformers, or a line that names the file, the key and the value
-check_size     what the model would weigh, counted on the meta device, against the memory of this machine
+read_config    config.json -> a config of transformers, or an error that names the file, the key and the value
+check_size     compares the size of the model, counted on the meta device, with the memory of this machine
 """
 
 import json
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-MOST = 2**31  # the largest whole number that any size or id of a real model has
+MOST = 2**31  # bound on all integers: sizes and ids of real models are smaller
 MOST_LAYERS = 10_000
 MOST_MODULES = 200_000
-DEEPEST = 50  # objects within objects
+DEEPEST = 50  # maximum nesting of objects
 LAYERS = re.compile(r"layers?$|^depths?$|_blocks$|^num_hidden_groups$|^inner_group_num$")
 SIZES = (
     "hidden_size",
@@ -38,7 +38,7 @@ HEAD_SIZES = ("head_dim", "d_kv", "d_head", "kv_channels", "qk_nope_head_dim", "
 def read_config(
     transformers: Any, where: str, path: Path | None, model_type: str | None, local: Mapping[str, Any]
 ) -> Any:
-    """The config of a local file or folder, or of a hub id; model_type: for a config.json that does not say."""
+    """The config of a local file or folder, or of a hub id. model_type: for a config.json without model_type."""
     file = f"{where}/config.json" if path is None else str(config_file(path))
     said = _read(Path(file)) if path is not None else _from_hub(transformers, where, local)
     own = said.get("model_type")
@@ -49,15 +49,15 @@ def read_config(
     kind = said["model_type"]
     known = transformers.CONFIG_MAPPING
     if not isinstance(kind, str):
-        raise ConfigError(file, "model_type", kind, "the name of an architecture is expected, such as 'bert'")
+        raise ConfigError(file, "model_type", kind, "expected the name of an architecture, such as 'bert'")
     if kind not in known:
         if "auto_map" in said and model_type is None:
             raise InputError(
-                "it needs code from its repository, which is not run here; load it in Python and pass the module"
+                "it needs code from its repository, which is never run; load it in Python and pass the module"
             )
         raise ConfigError(file, "model_type", kind, _unknown(transformers, kind))
     _check_numbers(file, said, 0)
-    for size in SIZES:  # before the config is made, which divides by some
+    for size in SIZES:  # before the config object is built, which divides by some of them
         for name in (size, known[kind].attribute_map.get(size, size)):
             _at_least_one(file, name, said.get(name))
     with config_errors(file):
@@ -76,9 +76,9 @@ def config_file(path: Path) -> Path:
 
 
 def check_size(auto: Any, config: Any, dtype: "torch.dtype", file: object) -> None:
-    """An error if the model cannot be built, or its weights need more memory than this machine has.
+    """Raise an error if the model cannot be built or its weights do not fit into the memory of this machine.
 
-    auto: the class of transformers that builds it, such as AutoModel.
+    auto: the class of transformers that builds the model, such as AutoModel.
     """
     import torch
 
@@ -88,7 +88,7 @@ def check_size(auto: Any, config: Any, dtype: "torch.dtype", file: object) -> No
 
 
 def check_fits(model: "nn.Module", dtype: "torch.dtype", file: object, said: Mapping[str, Any]) -> None:
-    """model: on the meta device."""
+    """Raise ConfigError if the weights do not fit into memory. model: on the meta device."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     total = sum(tensor.numel() for _, tensor in tensors) * dtype.itemsize
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -110,7 +110,7 @@ def check_fits(model: "nn.Module", dtype: "torch.dtype", file: object, said: Map
 
 @contextmanager
 def few_modules(file: object) -> Iterator[None]:
-    """An error instead of a loop without end, where a config asks for millions of modules."""
+    """Raise an error instead of looping endlessly if a config requires millions of modules."""
     from torch.nn.modules.module import register_module_module_registration_hook
 
     count = 0
@@ -120,7 +120,7 @@ def few_modules(file: object) -> Iterator[None]:
         count += 1
         if count > MOST_MODULES:
             raise ConfigError(
-                file, "the number of modules", f"more than {MOST_MODULES:,}", "no model has so many"
+                file, "the number of modules", f"more than {MOST_MODULES:,}", "no real model has this many"
             )
 
     handle = register_module_module_registration_hook(counted)
@@ -132,23 +132,25 @@ def few_modules(file: object) -> Iterator[None]:
 
 @contextmanager
 def config_errors(file: object, config: Any = None) -> Iterator[None]:
-    """What transformers and torch raise on a config that they cannot use, in one line that names the file."""
+    """Turn errors of transformers and torch about a config into one line that names the file."""
     try:
         yield
     except InputError:
         raise
     except MemoryError:
-        raise InputError(f"{file}: does not fit into memory; a smaller config, or dtype bfloat16") from None
-    except Exception as error:  # libraries raise what they like, and each is about this config
+        raise InputError(
+            f"{file}: does not fit into memory; use a smaller config or dtype bfloat16"
+        ) from None
+    except Exception as error:  # libraries raise any class, and each error is about this config
         if is_mistake(error):
             raise
-        # A validation error names the field in its first line and the value in the next.
+        # A validation error has the field in its first line and the value in the second, so lines are joined.
         said = " ".join(str(error).split())[:220] or type(error).__name__
         raise InputError(f"{file}: {said}{_suspects(config)}") from error
 
 
 def _suspects(config: Any) -> str:
-    """Values that may be the reason why a model cannot be built."""
+    """Values that may be the reason why the model cannot be built."""
     found = config.to_dict() if config is not None else {}
     vocabulary = found.get("vocab_size")
     odd = [
@@ -158,7 +160,7 @@ def _suspects(config: Any) -> str:
         and not isinstance(value, bool)
         and (value < 0 or (key == "pad_token_id" and isinstance(vocabulary, int) and value >= vocabulary))
     ]
-    return f" (look at {', '.join(odd[:3])})" if odd else ""
+    return f" (check {', '.join(odd[:3])})" if odd else ""
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -167,9 +169,9 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{file}: {error.strerror or error}") from error
     except (ValueError, RecursionError):
-        raise InputError(f"{file}: its config.json is not JSON") from None
+        raise InputError(f"{file}: not valid JSON") from None
     if not isinstance(said, dict):
-        raise InputError(f"{file}: a JSON object is expected, not {type(said).__name__}")
+        raise InputError(f"{file}: expected a JSON object, got {type(said).__name__}")
     return said
 
 
@@ -186,14 +188,14 @@ def _which(transformers: Any, said: Mapping[str, Any], path: Path | None) -> str
     ]
     close = [match for guess in guesses for match in _close(transformers, guess)]
     such = ", ".join(dict.fromkeys(close)) or "bert, gpt2, llama"
-    return f"say which architecture it is with --model-type NAME, model_type= in Python (such as {such})"
+    return f"name the architecture with --model-type NAME, or model_type= in Python (for example {such})"
 
 
 def _unknown(transformers: Any, kind: str) -> str:
     close = ", ".join(_close(transformers, kind))
     return (
-        f"an architecture that transformers {transformers.__version__} does not know"
-        f"{f' (close: {close})' if close else ''}; load it in Python and pass the module"
+        f"transformers {transformers.__version__} does not know this architecture"
+        f"{f' (similar: {close})' if close else ''}; load it in Python and pass the module"
     )
 
 
@@ -203,9 +205,9 @@ def _close(transformers: Any, name: str) -> list[str]:
 
 
 def _check_numbers(file: object, said: Any, depth: int, key: str = "") -> None:
-    """No number that a loop or an allocation could take for hours: transformers makes lists as long as they say."""
+    """Raise an error for huge numbers and deep nesting: transformers builds lists of the lengths in the config."""
     if depth > DEEPEST:
-        raise InputError(f"{file}: objects within objects, more than {DEEPEST} deep")
+        raise InputError(f"{file}: nested more than {DEEPEST} levels deep")
     if isinstance(said, Mapping):
         for name, value in said.items():
             _check_numbers(file, value, depth + 1, name)
@@ -213,7 +215,7 @@ def _check_numbers(file: object, said: Any, depth: int, key: str = "") -> None:
         for value in said:
             _check_numbers(file, value, depth + 1, key)
     elif isinstance(said, int) and abs(said) >= MOST:
-        raise ConfigError(file, key, said, "beyond 2^31, which no size and no id of a model is")
+        raise ConfigError(file, key, said, "must be below 2^31 in absolute value")
     elif isinstance(said, int) and LAYERS.search(key) and said > MOST_LAYERS:
         raise ConfigError(file, key, said, f"more than {MOST_LAYERS:,} layers")
 
@@ -237,5 +239,5 @@ def _check_sizes(file: object, config: Any, said: Mapping[str, Any]) -> None:
             file,
             names["num_attention_heads"],
             heads,
-            f"{names['hidden_size']} is {width}, which so many do not divide",
+            f"{names['hidden_size']}, {width}, is not divisible by it",
         )

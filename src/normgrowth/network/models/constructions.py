@@ -1,19 +1,19 @@
-"""Saturated networks built by hand: what argmax heads and mean heads can compute (section 4.2 of the paper).
+"""Saturated networks built by hand show what argmax heads and mean heads can compute (section 4.2 of the paper).
 
-Each is a plain causal transformer without biases, residuals or norms, whose weights are written down:
+Each is a causal transformer without biases, residuals or norms, and its weights are set by hand:
 
-    case_of_greatest   an argmax head: retrieve the one position that wins
-    majority           a mean head: are there more of these than of those?
+    case_of_greatest   an argmax head retrieves the position with the largest score
+    majority           a mean head compares the numbers of two symbols
     counter            a mean head counts, by comparison with the begin mark
-    anbn, anbncn, dyck1   membership: mean heads count, argmax heads look at this symbol and the one before
+    anbn, anbncn, dyck1   membership: mean heads count, argmax heads read the current and the previous symbol
 
-All θ are parameters, the embeddings included, and every path from them to the logits has the same number of
-factors. So f(x; cθ) = c^degree times the same network with its scores multiplied by c⁴ (embedding, query or
-key, twice), and as c → ∞ its attention saturates and nothing else changes: `network(tokens, saturated=True)`
-is that limit, divided by c^degree. The token itself reaches the feedforward through a head, not a residual:
+All weights θ are parameters, including the embeddings, and every path from them to the logits has the same number of
+factors. So f(x; cθ) is c^degree times the same network with its scores multiplied by c⁴ (embedding and query, embedding
+and key). As c → ∞ its attention saturates and nothing else changes: `network(tokens, saturated=True)` is that limit,
+divided by c^degree. The token itself reaches the feedforward through a head, not through a residual connection, because
 terms of lower degree would vanish in the limit.
 
-`sufficient_scale` says from which c on the soft network f(x; cθ) decides like the limit.
+`sufficient_scale` returns a c from which on the soft network f(x; cθ) decides like the limit.
 
     network = anbn(max_length=12)
     tokens = network.encode(["aabb", "abab"])
@@ -32,13 +32,13 @@ from normgrowth.errors import InputError
 from normgrowth.network.saturated_attention import saturated_attention
 
 BEGIN, END = "^", "$"
-SCORE_DEGREE = 4  # of the first layer, where all argmax heads are
+SCORE_DEGREE = 4  # degree of the scores of the first layer, which has all argmax heads
 PLACES = ("one", "place", "place²")
 Name = str | tuple[str, str]  # a feature; after attention, (head, feature)
 
 
 class Layer(nn.Module):
-    """Causal attention heads side by side, then relu(W·). Head h: scores (x Q_h)(x K_h)ᵀ, values x V_h."""
+    """Parallel causal attention heads, then relu(W·). Head h has scores (x Q_h)(x K_h)ᵀ and values x V_h."""
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, feedforward: Tensor):
         super().__init__()
@@ -63,8 +63,8 @@ class Construction(nn.Module):
     """Tokens [batch, N] -> logits [batch, outputs] at the last position, the end mark.
 
     gap: in each argmax head, the maximal score exceeds every other by at least this much (at θ).
-    margin(N): the least distance from 0 of a logit of the limit that is not 0, over all strings of N marks
-    and symbols (`case_of_greatest`: over those with one greatest letter).
+    margin(N): the smallest nonzero absolute logit of the limit, over all strings of N marks and symbols
+    (`case_of_greatest`: over strings with a unique greatest letter).
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Construction(nn.Module):
         """Strings of one length -> tokens, between a begin and an end mark."""
         number = {symbol: i for i, symbol in enumerate(self.symbols)}
         if len({len(word) for word in words}) != 1:
-            raise InputError("a batch holds strings of one length")
+            raise InputError("all strings of a batch must have the same length")
         if len(words[0]) + 2 > len(self.positions):
-            raise InputError(f"{words[0]!r} is longer than the {len(self.positions) - 2} symbols built for")
+            raise InputError(f"{words[0]!r} is longer than max_length, {len(self.positions) - 2}")
         try:
             return torch.tensor([[number[symbol] for symbol in (BEGIN, *word, END)] for word in words])
         except KeyError as error:
@@ -112,11 +112,11 @@ class Construction(nn.Module):
 
 
 def sensitivity(network: Construction) -> float:
-    """How much a logit moves at the most when each argmax head puts a share ε of its weight elsewhere: this · ε.
+    """L such that logits change by at most L·ε if each argmax head moves a share ε of its weight to other positions.
 
-    A head's output is a mean of values; moving a share ε of it changes feature f by at most ε times the
-    range of f over the tokens. A relu, a mean, and a sum with weights w pass errors on by at most 1, 1
-    and |w|. A head without queries scores all positions alike: it is a mean at every c, with no error.
+    A head's output is a mean of values, so moving a share ε changes feature f by at most ε times the range of f over
+    the tokens. A relu, a mean and a sum with weights w multiply errors by at most 1, 1 and |w|. A head without queries
+    has equal scores at all positions: it is a mean at every c, without error.
     """
     first, *others = [layer for layer in network.layers if isinstance(layer, Layer)]
     values = network.embedding @ first.value  # [heads, tokens, features]
@@ -124,13 +124,15 @@ def sensitivity(network: Construction) -> float:
     error = error.flatten() @ first.feedforward.abs()
     for layer in others:
         if layer.query.any():
-            raise InputError("an argmax head after the first layer: its gap depends on the errors before it")
+            raise InputError(
+                "argmax heads are supported in the first layer only: later gaps depend on earlier errors"
+            )
         error = (error @ layer.value.abs()).flatten() @ layer.feedforward.abs()
     return float((error @ network.readout.abs()).max())
 
 
 def sufficient_scale(network: Construction, length: int) -> float:
-    """A c from which on f(x; cθ) has the sign of its limit, for all strings of up to `length` symbols.
+    """A c from which on f(x; cθ) has the same sign as its limit, for all strings of up to `length` symbols.
 
     Proof. Let N = length + 2 positions, g the gap, L the sensitivity, μ the margin. At cθ the scores are c⁴
     times those at θ, so each position that is not the maximum has at most exp(−c⁴g) times the weight of
@@ -138,7 +140,7 @@ def sufficient_scale(network: Construction, length: int) -> float:
     c^degree, then differs from the limit by at most L·ε, which is less than μ, the distance of the limit
     from 0, if c⁴ ≥ ln(L·(N − 1)/μ)/g. Shorter strings have a larger μ.
 
-    0 means that every c > 0 will do: there are mean heads only, and they are exact at every c.
+    0 means that every c > 0 suffices: the network has only mean heads, which are exact at every c.
     """
     positions = length + 2
     moved = sensitivity(network) * (positions - 1) / network.margin(positions)
@@ -146,10 +148,10 @@ def sufficient_scale(network: Construction, length: int) -> float:
 
 
 def case_of_greatest(letters: str = "abc", max_length: int = 12) -> Construction:
-    """Is the letter that comes last in the alphabet a capital? Positive logit: yes. An argmax head.
+    """Positive logit if the greatest letter (last in the alphabet) is a capital. One argmax head.
 
-    The score of a position is the rank of its letter (marks: 0), whoever asks; its value is its case. If
-    the greatest letter occurs more than once, the head averages: positive if most of these are capitals.
+    For every query, the score of a position is the rank of its letter (marks: 0), and its value is the letter's case.
+    If the greatest letter occurs more than once, the head averages: positive if most occurrences are capitals.
     """
     rank = {symbol: float(letters.index(symbol.lower()) + 1) for symbol in letters + letters.upper()}
     cases = {symbol: {"capital" if symbol.isupper() else "small": 1.0} for symbol in rank}
@@ -165,7 +167,7 @@ def case_of_greatest(letters: str = "abc", max_length: int = 12) -> Construction
 
 
 def majority(more: str = "a", less: str = "b", max_length: int = 12) -> Construction:
-    """The logit is (#more − #less)/N, exactly, at every c (times c^degree): a mean head alone."""
+    """The logit is exactly (#more − #less)/N at every c (times c^degree). One mean head."""
     return _assemble(
         symbols=[more, less],
         heads={"mean": ([], [])},
@@ -176,9 +178,9 @@ def majority(more: str = "a", less: str = "b", max_length: int = 12) -> Construc
 
 
 def counter(counted: str = "a", other: str = "b", max_length: int = 12) -> Construction:
-    """How many? Logit m is −|count − m|/N, so the count is the argmax of the logits, at every c.
+    """Count a symbol: logit m is −|count − m|/N, so the count is the argmax of the logits, at every c.
 
-    The mean of [symbol = counted] is count/N, that of the begin mark 1/N: count = m where the first is m
+    The mean of [symbol = counted] is count/N and the mean of the begin mark is 1/N, so count = m where the first is m
     times the second.
     """
     units = []
@@ -191,17 +193,17 @@ def counter(counted: str = "a", other: str = "b", max_length: int = 12) -> Const
 
 
 def anbn(max_length: int = 12) -> Construction:
-    """aⁿbⁿ, n ≥ 0: as many a as b, and no a right after a b."""
+    """Recognizer of aⁿbⁿ, n ≥ 0: as many a as b, and no a right after a b."""
     return recognizer("ab", equal=["ab"], forbidden=["ba"], max_length=max_length)
 
 
 def anbncn(max_length: int = 12) -> Construction:
-    """aⁿbⁿcⁿ, n ≥ 0: as many a as b as c, and never ba, ca, cb."""
+    """Recognizer of aⁿbⁿcⁿ, n ≥ 0: as many a as b as c, and never ba, ca, cb."""
     return recognizer("abc", equal=["ab", "bc"], forbidden=["ba", "ca", "cb"], max_length=max_length)
 
 
 def dyck1(max_length: int = 12) -> Construction:
-    """Balanced brackets: as many ( as ), and no prefix with more ) than (."""
+    """Recognizer of balanced brackets: as many ( as ), and no prefix with more ) than (."""
     return recognizer("()", equal=["()"], never_more=[")("], max_length=max_length)
 
 
@@ -212,17 +214,19 @@ def recognizer(
     never_more: Sequence[str] = (),
     max_length: int = 12,
 ) -> Construction:
-    """Positive logit: no rule is broken. Rules are pairs xy. equal: #x = #y in all; forbidden: y right after x;
-    never_more: no prefix with #x > #y.
+    """A network with a positive logit if the string violates no rule. Rules are pairs xy.
 
-    The first layer finds violations at each position i: `this` and `previous` are argmax heads with scores
-    −(i − j)² and −(i − 1 − j)², gap 1; `mean` gives counts/(i + 1). Its units are
+    equal: #x = #y in the whole string. forbidden: y right after x. never_more: no prefix has #x > #y.
+
+    The first layer detects violations at each position i: `this` and `previous` are argmax heads with scores
+    −(i − j)² and −(i − 1 − j)², gap 1; `mean` computes counts/(i + 1). Its units are
         forbidden    relu([previous = x] + [this = y] − 1), which is 0 or 1
         never_more   relu(#x − #y)/(i + 1)
-        equal        relu(±(#x − #y)/(i + 1) − 1 + [this = $]): open at the end mark only
+        equal        relu(±(#x − #y)/(i + 1) − 1 + [this = $]): nonzero at the end mark only
         yardstick    relu([begin]/(i + 1) − 1 + [this = $]), which is 1/N at the end mark
-    The second takes their means. A violation is at least 1/N somewhere, so its mean at least 1/N²; the
-    yardstick's is exactly that. Half of it minus the violations is 1/(2N²) or at most −1/(2N²): the margin.
+    The second layer takes their means. A violation is at least 1/N at some position, so its mean is at least 1/N²; the
+    mean of the yardstick is exactly 1/N². The logit is half of the yardstick minus the violations: 1/(2N²) without
+    violations, else at most −1/(2N²). So the margin is 1/(2N²).
     """
     at_end = {("this", "one"): -1.0, ("this", END): 1.0}
     units = [({("mean", BEGIN): 1.0, **at_end}, [0.5])]
@@ -245,11 +249,11 @@ def recognizer(
     )
 
 
-Columns = list[dict[str, float]]  # of a matrix: each is a weighted sum of features
+Columns = list[dict[str, float]]  # columns of a matrix, each a weighted sum of features
 
 
 def _look_back(steps: int) -> tuple[Columns, Columns]:
-    """2(i − steps)j − j²: −(i − steps − j)² up to a term that all j share."""
+    """Query and key of the score 2(i − steps)j − j², which is −(i − steps − j)² up to a term without j."""
     return [{"place": 2.0, "one": -2.0 * steps}, {"one": -1.0}], [{"place": 1.0}, {"place²": 1.0}]
 
 
@@ -270,8 +274,8 @@ def _assemble(
     extra: Mapping[str, Mapping[str, float]] | None = None,
     collect: bool = False,
 ) -> Construction:
-    """heads: name -> (queries, keys); units: (what goes in, what it adds to each logit); extra: features of
-    symbols; collect: a second layer, that takes the means of the units."""
+    """heads: name -> (queries, keys); units: (inputs of the unit, its weight in each logit); extra: features of
+    symbols; collect: add a second layer that takes the means of the units."""
     symbols = [*symbols, BEGIN, END]
     extra = extra or {}
     more = list(dict.fromkeys(name for features in extra.values() for name in features))
@@ -282,7 +286,7 @@ def _assemble(
     width = max(1, *(len(queries) for queries, _ in heads.values()))
     query = torch.stack([_matrix(features, queries, width) for queries, _ in heads.values()])
     key = torch.stack([_matrix(features, keys, width) for _, keys in heads.values()])
-    seen = [name for name in features if name not in ("place", "place²")]  # values: not the positions
+    seen = [name for name in features if name not in ("place", "place²")]  # values exclude the positions
     value = _matrix(features, [{name: 1.0} for name in seen]).expand(len(heads), -1, -1).clone()
     feedforward = _matrix([(head, name) for head in heads for name in seen], [inputs for inputs, _ in units])
     layers = [Layer(query, key, value, feedforward)]

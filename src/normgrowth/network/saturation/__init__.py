@@ -1,1 +1,1 @@
-"""Saturation levels: of one model, and of a series of checkpoints."""
+"""Saturation levels of models and of series of checkpoints."""

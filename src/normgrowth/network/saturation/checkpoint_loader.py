@@ -1,4 +1,4 @@
-"""A checkpoint's weights into a model that is at hand: built once, filled for each step of a series."""
+"""Load the weights of checkpoints into an existing model, which is built once for a series."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ from normgrowth.network.hidden_states import (
 )
 from normgrowth.network.inputs.batches import Batch, decoder_batch
 
-COMPARED = 32  # names that show which prefix a checkpoint has more or less than the model
+COMPARED = 32  # number of names that determine which prefix the checkpoint or the model has
 
 
 @contextmanager
 def weights_kept(model: nn.Module) -> Iterator[None]:
-    """Whatever happens to its weights, the model has its own afterwards."""
+    """Restore the weights of the model afterwards."""
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     try:
         yield
@@ -34,12 +34,12 @@ def weights_kept(model: nn.Module) -> Iterator[None]:
 
 
 class Filler:
-    """Copies one checkpoint after the other into a model. What a checkpoint lacks must not matter to the states."""
+    """Copies checkpoints into a model one after another. Parameters missing in a checkpoint must not affect states."""
 
     def __init__(self, model: nn.Module, states: States | None = None, stack: Stack | None = None) -> None:
         self.model, self.states = model, states
         self.stack: Stack | None = stack
-        self.harmless: set[str] = set()  # parameters that checkpoints lack and no state depends on
+        self.harmless: set[str] = set()  # parameters missing in checkpoints that no state depends on
 
     def fill(self, checkpoint: Checkpoint) -> None:
         missing = [name for name in copy_weights(checkpoint, self.model) if name not in self.harmless]
@@ -47,7 +47,8 @@ class Filler:
             return
         if self.states is not None or _seen_by_states(self.model, missing, self.stack):
             raise InputError(
-                f"{checkpoint.label}: no tensor for {and_more(missing)} of the model; is it this series' config?"
+                f"{checkpoint.label}: no tensor for {and_more(missing)} of the model; "
+                "check that config belongs to this series"
             )
         self.harmless.update(missing)
 
@@ -55,7 +56,7 @@ class Filler:
     def notes(self) -> list[str]:
         lacking = sorted(self.harmless)
         return (
-            [f"not in the checkpoints, and without effect on the states: {and_more(lacking)}"]
+            [f"missing in the checkpoints, but without effect on the states: {and_more(lacking)}"]
             if lacking
             else []
         )
@@ -67,20 +68,20 @@ def and_more(names: Sequence[str]) -> str:
 
 @torch.no_grad()
 def copy_weights(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
-    """Copy every parameter and stored buffer that the checkpoint has, and say which parameters it has not.
+    """Copy all parameters and stored buffers of the checkpoint; returns the parameters that it lacks.
 
-    A model with a head calls `transformer.h.0` what the model alone calls `h.0`; tied weights may be stored under
+    Names may differ by a prefix: `h.0` is `transformer.h.0` in a model with a head. Tied weights may be stored under
     any of their names.
     """
-    parameters: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied ones under each of their names
+    parameters: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied weights under each of their names
     stored = _stored_names(parameters, checkpoint)
     done: set[int] = set()
     for name, its in stored.items():
         parameter, tensor = parameters[name], checkpoint.tensors[its]
         if tensor.shape != tuple(parameter.shape):
             raise InputError(
-                f"{checkpoint.label}: tensor {its} has shape {list(tensor.shape)}, the model's {name} "
-                f"{list(parameter.shape)}; is it this series' config?"
+                f"{checkpoint.label}: tensor {its} has shape {list(tensor.shape)}, but {name} of the model has "
+                f"{list(parameter.shape)}; check that config belongs to this series"
             )
         if id(parameter) not in done:
             values = decode(tensor.dtype, checkpoint.dense(its)).reshape(tensor.shape)
@@ -89,8 +90,8 @@ def copy_weights(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
     check_unchanged(checkpoint)
     if not done:
         raise InputError(
-            f"{checkpoint.label}: none of the model's parameters, such as {next(iter(parameters))}, is in it; "
-            "is it this series' config?"
+            f"{checkpoint.label}: contains none of the model's parameters, such as {next(iter(parameters))}; "
+            "check that config belongs to this series"
         )
     return [
         name
@@ -100,7 +101,7 @@ def copy_weights(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
 
 
 def _stored_names(parameters: Mapping[str, Tensor], checkpoint: Checkpoint) -> dict[str, str]:
-    """Name in the model -> name in the checkpoint, which may have a prefix more or less in front of all."""
+    """Name in the model -> name in the checkpoint; either may have a prefix before all names."""
     known = {**{name: name for name in checkpoint.tensors}, **checkpoint.aliases}
     longer, shorter = Counter[str](), Counter[str]()
     for name in list(parameters)[:: max(1, len(parameters) // COMPARED)]:
@@ -118,7 +119,7 @@ def _stored_names(parameters: Mapping[str, Tensor], checkpoint: Checkpoint) -> d
     ways: list[Callable[[str], str]] = [spelling, str]
     return {
         name: known[way(name)]
-        for way in reversed(ways)  # the common spelling has the last word
+        for way in reversed(ways)  # the spelling with the common prefix comes last and takes precedence
         for name in parameters
         if way(name) in known
     }
@@ -126,7 +127,7 @@ def _stored_names(parameters: Mapping[str, Tensor], checkpoint: Checkpoint) -> d
 
 @torch.no_grad()
 def _seen_by_states(model: nn.Module, names: Sequence[str], stack: Stack | None) -> bool:
-    """Whether states depend on these parameters: they are NaN for one pass. A pooler's are seen by none."""
+    """Whether states depend on these parameters, tested with NaN in them. (A pooler does not affect the states.)"""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     measured = measured_stack(model, None, stack)
     network = Network(*stack_states(model, None, measured))

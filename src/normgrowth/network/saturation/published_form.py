@@ -1,18 +1,18 @@
-"""`saturation(..., as_published=True)`: levels as the script behind the paper's Figure 2 took them.
+"""`saturation(..., as_published=True)`: levels as measured by the script behind the paper's Figure 2.
 
-The script compares f(x; θ) with f(x; 1000θ) and reads the third output of every model. That is
+The script compares f(x; θ) with f(x; 1000θ) and reads the third output of every model:
 
     BERT, RoBERTa      the states of all layers
-    T5                 the states of the *decoder*, which here reads its start token alone
-    XLNet, trained     the memory for the next segment: the inputs of the layers, so that the last layer is missing
-    random weights     models that were never put into evaluation mode: with dropout, of which each pass draws its own
+    T5                 the states of the *decoder*, which here reads only its start token
+    XLNet, trained     the memory for the next segment: the inputs of the layers, so the last layer is missing
+    random weights     models that are not in evaluation mode: dropout is active and differs between passes
 
-Which of these the authors meant is not known; the published numbers of random networks decide. For the first layer of
-a random T5-base they have 0.44, falling to 0.36 in the last. By passes here (two seeds, 12 sentences): encoder 0.28
-rising to 0.45; decoder that reads the shifted sentence 0.41 rising to 0.50; start token alone 0.63 falling to 0.54;
-start token alone with dropout 0.44 falling to 0.27, which is the closest. Of BERT, RoBERTa and XLNet random levels are
-near 0 either way, and decide nothing. The published line of the random XLNet has all 12 layers, that of the trained
-one 11.
+The authors' intention is unknown, so this form follows the published numbers of random networks. For a random T5-base,
+the published level falls from 0.44 in the first layer to 0.36 in the last. Measured here (two seeds, 12 sentences):
+encoder 0.28 rising to 0.45; decoder that reads the shifted sentence 0.41 rising to 0.50; start token alone 0.63 falling
+to 0.54; start token alone with dropout 0.44 falling to 0.27, which is the closest. For random BERT, RoBERTa and XLNet
+all variants are near 0 and cannot be distinguished. The published line of the random XLNet has all 12 layers, the line
+of the trained XLNet has 11.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from normgrowth.network.saturation.saturation import LevelOptions
 
 @dataclass(frozen=True)
 class PublishedForm:
-    """The options that give the published form of one model; training: with dropout; notes: what is unlike the text."""
+    """The options for the published form of one model. training: with dropout. notes: deviations from the paper."""
 
     options: LevelOptions
     training: bool
@@ -35,11 +35,11 @@ class PublishedForm:
 
 
 def published_form(model: nn.Module, random_weights: bool, options: LevelOptions) -> PublishedForm:
-    """What the authors' script measures of a model."""
+    """The options with which the authors' script measures a model."""
     if not options.c:
-        raise InputError("as_published compares with c times the weights: give a value of c, such as 1000")
+        raise InputError("as_published compares with c times the weights: pass a value of c, such as 1000")
     if options.states is not None:
-        raise InputError("as_published chooses the states of a model of transformers: leave states out")
+        raise InputError("as_published chooses the states of a transformers model: omit states")
     config: Any = getattr(model, "config", None)
     found = replace(options, exact=False, hard_attention=False)
     notes = ["as published: no exact limit"]
@@ -48,14 +48,14 @@ def published_form(model: nn.Module, random_weights: bool, options: LevelOptions
         notes.append("as published: states of the decoder, which reads its start token")
     elif getattr(config, "model_type", None) == "xlnet" and not random_weights:
         found = replace(found, states=_memory)
-        notes.append("as published: the memory of XLNet, which is without the last layer")
+        notes.append("as published: the memory of XLNet, which lacks the last layer")
     if random_weights:
         notes.append("as published: random weights in training mode, with dropout")
     return PublishedForm(found, random_weights, tuple(notes))
 
 
 def _memory(model: nn.Module, batch: Any) -> Sequence[Tensor]:
-    """What XLNet keeps for the next segment: the input of each of its layers."""
+    """XLNet's memory for the next segment: the input of each of its layers."""
     memory = model(**batch, use_mems=True, return_dict=True).mems
     return [state.transpose(0, 1) for state in memory]  # (tokens, rows, size) -> (rows, tokens, size)
 

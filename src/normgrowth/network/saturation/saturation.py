@@ -3,15 +3,15 @@
 The level of a layer is the mean over real tokens of cos(f(x; θ), s f(x; θ)), where s f is the exact limit of
 f(x; cθ) as c grows (`saturated`), or, as in the paper, f(x; cθ) itself at a large c.
 
-    saturation                 by the exact limit; where the column `scale` has a value c, at that c
-    saturation_hard_attention  the weights as they are, and every softmax of attention as its limit
-    …_others                   the same with the saturated states of the other tokens of the sentence
-    …_stderr                   standard error, over sentences: the tokens of one are not independent
+    saturation                 against the exact limit; in rows with a value c in the column `scale`, against f(x; cθ)
+    saturation_hard_attention  against the same weights with every attention softmax replaced by its limit
+    …_others                   the same, but with the saturated states of the other tokens of the sentence
+    …_stderr                   standard error over sentences, because tokens of one sentence are not independent
     …_random, …_random_std     mean and standard deviation over networks with random weights
-    evaluation_tokens, evaluation_sentences    of the text that was measured with (of the model)
+    evaluation_tokens, evaluation_sentences    size of the text (level "model")
 
-Only the excess over the cosine to *other* tokens indicates saturation: where all states of a network share a
-direction, each is close to every saturated one, whatever attention does.
+Only the excess over the cosine to *other* tokens indicates saturation: if all states of a network share a
+direction, each state is close to every saturated state, with or without saturation.
 
 Level "layer": the embeddings (name "embeddings", no layer number), then the output of each block, numbered from 0
 as in every record; the last one is the output of the network, after its final norm if it has one. Level "model":
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 Stack = Literal["encoder", "decoder"]
 DecoderInput = Literal["shifted", "start"]
 EXACT, HARD = "saturation", "saturation_hard_attention"
 SENTENCES = 100
 BATCH_TOKENS = 2048
-EMBEDDINGS = -1  # where layers are numbered
+EMBEDDINGS = -1  # number of the embeddings in `LayerCurve.layers`
 
 
 def quantity_at(c: float | None) -> str:
@@ -63,12 +63,11 @@ def scale_at(c: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class LayerCurve:
-    """The levels of one network at one c: of the embeddings and blocks, and the mean over blocks.
+    """The levels of one network at one c: embeddings, blocks, and the mean over blocks.
 
-    c: infinity is the exact limit, None is hard attention. baseline: the mean over networks of the same architecture
-    with random weights.
-    layers: 0 is the first block; EMBEDDINGS comes before. errors: standard error over sentences; of a baseline,
-    deviation over seeds. others: the same with other tokens' saturated states.
+    c: infinity is the exact limit, None is hard attention. baseline: whether this is the mean over networks of the same
+    architecture with random weights. layers: EMBEDDINGS, then block numbers from 0. errors: standard error over
+    sentences; for a baseline, standard deviation over seeds. others: levels against other tokens' saturated states.
     """
 
     run: str
@@ -83,18 +82,18 @@ class LayerCurve:
 
     @property
     def blocks(self) -> list[int]:
-        """Where in `layers` the blocks are: all but the embeddings."""
+        """Indices of the blocks in `layers`: all but the embeddings."""
         return [i for i, layer in enumerate(self.layers) if layer != EMBEDDINGS]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saturation(Result):
-    """Levels of saturation of models, or of every checkpoint of a series together with its trace.
+    """Saturation levels of models, or of every checkpoint of a series together with its trace.
 
-    models: by run. c: the factors of the weights; exact, hard_attention: whether these were measured. stack: which
-    stack of an encoder-decoder model; as_published: measured as the authors' script does. random_init: networks with
-    random weights that were measured for each model. Of a series: config is what the checkpoints are
-    weights of, steps are those that have levels, and selection, counted and findings are those of its trace.
+    models: models by run. c: the factors of the weights. exact, hard_attention: whether these were measured. stack: the
+    measured stack of an encoder-decoder model. as_published: measured as in the authors' script. random_init: number of
+    networks with random weights per model. For a series: config is the architecture of the checkpoints, steps are the
+    steps with levels, and selection, counted and findings come from its trace.
     """
 
     kind: ClassVar[str] = "saturation"
@@ -117,12 +116,12 @@ class Saturation(Result):
 
     @property
     def scales(self) -> list[float | None]:
-        """Every c that was measured, first infinity: the exact limit; last None: hard attention."""
+        """Every measured c: first infinity (the exact limit), last None (hard attention)."""
         return [*([inf] if self.exact else []), *self.c, *([None] if self.hard_attention else [])]
 
     @property
     def curves(self) -> list[LayerCurve]:
-        """Levels by layer, of models that were measured once: models, values of c, and baselines after the model."""
+        """Levels by layer of models without a series: for each model and c, the model and then its baseline."""
         found = []
         for run in self.records.distinct("run"):
             own_rows = self.records.where(run=run)
@@ -136,19 +135,19 @@ class Saturation(Result):
         return found
 
     def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
-        """All fields and the records; of a series, rows of single tensors only with `tensors`."""
+        """All fields and the records; rows of single tensors of a series only with `tensors`."""
         return super().to_json(tensors=tensors)
 
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
-        """The result whose table and fields were read from a folder, also of an earlier version."""
+        """The result from the table and fields of a folder, which an earlier version may have written."""
         current = stored.fields.get("kind") == cls.kind
         return super().from_stored(stored if current else _from_schema_1(stored))
 
 
 @dataclass(frozen=True)
 class LevelOptions:
-    """How levels are measured; each field is the option of `saturation` of that name."""
+    """How levels are measured; the fields are options of `saturation`."""
 
     tokenizer: Any = None
     sentences: int = SENTENCES
@@ -192,32 +191,33 @@ def saturation(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Saturation:
-    """The saturation level of every layer of a model; the model is left as it was, to the bit.
+    """The saturation level of every layer of a model. The model stays bit-identical.
 
-    model: a module, a name as `load_model` takes it, or several of them. With `config`: a series of checkpoints as
-    `trace` takes it; each is measured, and the records have the trace, too.
-    texts: sentences, or a file with one a line; without, sentences of the Python documentation.
-    inputs: instead of texts, a batch or a list of batches: token ids, or tensors by name, of which `attention_mask`
-    says what is padding.
-    config: what the checkpoints are weights of: a config.json, a folder or hub id that has one, or a module, which
-    has its own weights back afterwards. A checkpoint with NaN or infinite weights has no levels, and `problems` names
-    the parameter. include, endpoint: of a series, as for `trace`.
-    c: factors of the weights; c times the weights need one more copy of them at most. exact: measure the exact limit.
-    hard_attention: also compare with the same weights and every softmax of attention replaced by its limit.
-    stack: which stack of an encoder-decoder model is measured (default: the encoder). decoder_input: what the decoder
-    reads: "shifted", the sentence itself behind the start token (teacher forcing), or "start", the start token alone.
-    as_published: measure as the authors' script does, see `saturation/published_form.py`.
-    random_init: also measure this many networks of the same architecture with random weights, from the seeds after
+    model: a module, a name for `load_model`, or a list of these. With `config`: a series of checkpoints as for `trace`;
+    every checkpoint is measured, and the records include the trace.
+    texts: sentences, or a file with one sentence per line (default: sentences of the Python documentation).
+    inputs: instead of texts, a batch or a list of batches: token ids, or a dict of tensors, where `attention_mask`
+    marks padding.
+    config: the architecture of the checkpoints: a config.json, a folder or hub id that has one, or a module, whose
+    weights are restored afterwards. A checkpoint with NaN or infinite weights has no levels, and `problems` names
+    the parameter. include, endpoint: options of `trace` for a series.
+    c: factors of the weights; each needs at most one extra copy of the weights. exact: measure the exact limit.
+    hard_attention: also compare with the same weights and every attention softmax replaced by its limit.
+    stack: the measured stack of an encoder-decoder model (default: the encoder). decoder_input: input of the decoder:
+    "shifted", the start token and then the sentence (teacher forcing), or "start", only the start token.
+    as_published: measure as in the authors' script, see `saturation/published_form.py`.
+    random_init: also measure this many networks of the same architecture with random weights, with the seeds after
     `seed`, one at a time.
-    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
-    states: for modules that are not of transformers: a function of the module and a batch that returns its states,
-    each (rows, tokens, size), first the embeddings, then the output of every block.
-    dtype, attention, model_type: for a name, as `load_model` takes them. run: the name of a single model's run.
-    out: output folder; with a series, the same call resumes. overwrite: replace another result there.
+    fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
+    states: for modules other than transformers models: a function of the module and a batch that returns the hidden
+    states, each (rows, tokens, size): first the embeddings, then the output of every block.
+    dtype, attention, model_type: options of `load_model` for a model given by name. run: name of the run of a single
+    model.
+    out: output folder; for a series, the same call resumes. overwrite: replace another result there.
     """
     if not (exact or c or hard_attention) or batch_tokens < 1 or sentences < 1 or random_init < 0:
         raise InputError(
-            "saturation needs exact=True or a value of c, and at least one sentence and one token per batch"
+            "saturation needs exact=True or a value of c, and sentences and batch_tokens must be >= 1"
         )
     load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
     factors = tuple(float(one) for one in c)
@@ -301,9 +301,9 @@ def _curve(
 
 
 def _from_schema_1(stored: StoredResult) -> StoredResult:
-    """Results of earlier versions, and of other commands that measured levels: what they say of each run."""
+    """Convert a result of schema 1, which other commands that measured levels also wrote."""
     records, fields = stored.records, stored.fields
-    # Another command also measured something else.
+    # The records of another command also have other quantities.
     if fields.get("command") not in ("saturation", "published", None):
         fields = {key: fields[key] for key in ("notes", "problems") if fields.get(key)}
     known, series = fields.get("runs"), fields.get("saturation")

@@ -1,7 +1,7 @@
 """The saturation of every checkpoint of a series, together with its trace: `saturation(series, config=...)`.
 
-Levels of a step depend on nothing but its checkpoint, the architecture and the text, so each is kept in a file with
-a key that names them: what was interrupted goes on where it was.
+Levels of a step depend only on its checkpoint, the architecture, the options and the text. They are stored in one file
+per step with a key made of these, so that an interrupted run resumes.
 
     DIR/levels/step-000000500.parquet     levels of one step
     DIR/records.parquet, records.json     trace and levels together
@@ -41,13 +41,13 @@ from normgrowth.workspace import Workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LEVELS_VERSION = 2  # raise it when the same checkpoint would give other levels
-Progress = Callable[[int, int, str], None]  # checkpoints done, of how many, which one now
+LEVELS_VERSION = 2  # increase it when the same checkpoint would get different levels
+Progress = Callable[[int, int, str], None]  # checkpoints done, total checkpoints, current checkpoint
 
 
 @dataclass(frozen=True)
 class LevelsInfo:
-    """What the levels of a step were measured on; stored with them."""
+    """Model and text that the levels of a step were measured with; stored with them."""
 
     text: str
     token_ids: str
@@ -57,7 +57,7 @@ class LevelsInfo:
     notes: list[str]
 
 
-Levels: TypeAlias = "tuple[pa.Table, LevelsInfo]"  # of one step
+Levels: TypeAlias = "tuple[pa.Table, LevelsInfo]"  # levels of one step
 
 
 def of_series(
@@ -74,7 +74,7 @@ def of_series(
     overwrite: bool,
     progress: Progress | None,
 ) -> Saturation:
-    """The trace of a series and, at each of its steps, the levels of its checkpoint. See `saturation`."""
+    """The trace of a series, with the saturation levels at each step. See `saturation`."""
     loaded = config if isinstance(config, LoadedModel) else load_model(config)
     model, texts, inputs = loaded.model, _held(texts), _held(inputs)
     options = replace(options, tokenizer=options.tokenizer or loaded.tokenizer)
@@ -83,7 +83,7 @@ def of_series(
     asked += ["hard_attention"] if options.hard_attention else []
     asked += [options.stack, options.decoder_input] if options.stack == "decoder" else []
     tokens = inputs
-    if inputs is None:  # a text gives token ids only together with a tokenizer
+    if inputs is None:  # the token ids of a text also depend on the tokenizer
         tokens = [str(row) for row in read_rows(model, texts, options.tokenizer, options.sentences).rows]
     text = _content(tokens)
     asked.append(text)
@@ -110,16 +110,18 @@ def of_series(
                 progress(number, len(places), place.label)
             entry, known = place.entry, place.entry or place.stored
             key = hashlib.sha256(json.dumps([*asked, known and known.fingerprint]).encode()).hexdigest()
-            # A function of the user has no name by which its levels could be kept.
+            # A user's `states` function has no key, so its levels cannot be stored.
             found = _load(store, place.step, key) if options.states is None else None
             if found is None and entry is None:
-                problems.append(f"{place.label}: is gone, and its levels were not measured before")
+                problems.append(f"{place.label}: no longer exists, and its levels were not measured before")
                 continue
             if found is None:
                 assert entry is not None
                 _fill(filler, entry)
                 if (bad := _not_finite(model)) is not None:
-                    problems.append(f"{entry.label}: {bad} holds NaN or infinity; no level at this step")
+                    problems.append(
+                        f"{entry.label}: {bad} contains NaN or infinity, so this step has no levels"
+                    )
                     continue
                 levels = measure(LoadedModel(entry.label, model), texts, inputs, options)
                 found = _at_step(levels, entry.step)
@@ -167,12 +169,12 @@ def _not_finite(model: nn.Module) -> str | None:
 
 
 def _held(given: Any) -> Any:
-    """Each checkpoint reads the text again."""
+    """An iterator as a list, because every checkpoint reads the text again."""
     once = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Tensor)
     return list(given) if once else given
 
 
-# --- what is kept of a step ----------------------------------------------------------------------------------
+# --- stored levels of a step ---------------------------------------------------------------------------------
 def _architecture(model: nn.Module) -> str:
     config: Any = getattr(model, "config", None)
     said = config.to_json_string() if hasattr(config, "to_json_string") else repr(model)
@@ -180,7 +182,7 @@ def _architecture(model: nn.Module) -> str:
 
 
 def _named(model: nn.Module) -> str:
-    """The architecture, short enough for a message."""
+    """A short description of the architecture for messages."""
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     digest = hashlib.sha256(_architecture(model).encode()).hexdigest()
     return f"{type(model).__name__} in {dtype} (sha256 {digest[:12]})"
@@ -197,7 +199,7 @@ def _counted(tokens: Any) -> str:
 
 
 def _content(given: Any) -> str:
-    """Names the text or the batches by what is in them."""
+    """A hash of the content of the text or of the batches."""
     digest = hashlib.sha256()
     for part in given if isinstance(given, list) else [given]:
         for name, value in part.items() if isinstance(part, Mapping) else [("", part)]:
@@ -249,7 +251,7 @@ def _load(store: Store, step: int, key: str) -> "Levels | None":
             return None
         return conformed(table, path), parse_json(said.get(b"made_by", b""), LevelsInfo, path)
     except (pa.ArrowException, OSError, ValueError):
-        return None  # damaged: it is measured again
+        return None  # damaged file: the step is measured again
 
 
 def _joined(traced: Records, run: str, levels: "Sequence[pa.Table]") -> Records:

@@ -44,11 +44,11 @@ from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
-MOST_UNCHANGED = 0.05  # beyond that no rounding is the reason, in any dtype
+MOST_UNCHANGED = 0.05  # larger changes are not rounding in any dtype
 
 
 class Method(NamedTuple):
-    """What states are compared with: the quantity, and the factor of the weights (None: no finite one)."""
+    """A comparison of states: its quantity, and the factor of the weights (None: no finite factor)."""
 
     quantity: str
     scale: float | None = None
@@ -60,7 +60,7 @@ class Method(NamedTuple):
         return self.quantity if self.scale is None else f"{self.quantity} at c = {self.scale:g}"
 
 
-Sums = dict[Method, Floats]  # (sentences, layers): cosines, summed over the tokens of a sentence
+Sums = dict[Method, Floats]  # (sentences, layers): cosines summed over the tokens of a sentence
 
 
 def measure(
@@ -75,7 +75,7 @@ def measure(
     run: str | None = None,
     progress: Progress | None = None,
 ) -> Saturation:
-    """The levels of one model; see `saturation`. load: options of `load_model` for a model by its name."""
+    """The levels of one model; see `saturation`. load: options of `load_model` for a model given by name."""
     check_scales(options.c)
     loaded = as_loaded(model, load, progress)
     tokenizer, model = options.tokenizer or loaded.tokenizer, loaded.model
@@ -103,7 +103,7 @@ def measure(
         )
     baselines: dict[Method, list[Floats]] = {}
     for number in range(random_init):
-        # In the published form random networks run with dropout, and XLNet has all of its layers.
+        # In the published form, random networks run with dropout, and a random XLNet has all of its layers.
         passes.training = form is not None
         states = own_states if form is None else None
         passes.network = Network(*stack_states(random_twin(model, seed + 1 + number), states, stack))
@@ -134,7 +134,7 @@ def measure(
 def _batches(
     passes: "_Passes", model: nn.Module, stack: str, text: Sentences | None, batches: list[Batch]
 ) -> tuple[list[Batch], list[str]]:
-    """Batches for the stack that is measured; sentences of unlike length apart where padding would show."""
+    """Batches for the measured stack, and notes; batches have one length if padding would change the states."""
     options, padded = passes.options, text is not None and any(batch.padded for batch in batches)
 
     def for_stack(batches: list[Batch]) -> list[Batch]:
@@ -147,12 +147,12 @@ def _batches(
         return for_stack(batches), []
     assert text is not None
     apart = make_batches(text, passes.network.network, options.batch_tokens, pad=False)
-    said = "padding would change this network's states: only sentences of equal length share a pass"
+    said = "padding would change this network's states, so only sentences of equal length share a batch"
     return for_stack(apart), [] if alone else [said]
 
 
 class _Passes:
-    """The passes of a network over batches. training: with dropout, from the seed."""
+    """The passes of a network over batches. training: with dropout, which is seeded."""
 
     def __init__(
         self, network: Network, options: LevelOptions, fixed: tuple[str, ...], training: bool, seed: int
@@ -163,7 +163,7 @@ class _Passes:
     def over(
         self, batches: Sequence[Batch], notes: list[str], tell: Callable[[], None]
     ) -> tuple[Sums, Floats]:
-        """Sums of cosines of every sentence, and its number of tokens."""
+        """The sums of cosines and the number of tokens of every sentence."""
         whole, options = self.network, self.options
         parts: dict[Method, list[Floats]] = {}
         counts: list[Floats] = []
@@ -195,19 +195,19 @@ class _Passes:
         sums = {method: np.concatenate(found) for method, found in parts.items()}
         notes += messages(findings)
         if doubtful:
-            notes.append("the limit has ties that an order left out might decide; tied positions share alike")
+            notes.append("the limit has ties that lower orders might break; tied positions get equal weight")
         for method, found in sums.items():
             bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
-            if bad and not method.quantity.endswith("_others"):  # the same ones
+            if bad and not method.quantity.endswith("_others"):  # NaN in the same layers
                 exact = method == Method(EXACT)
-                why = "a state is zero or not finite" if exact else "overflow, or a state that is zero"
+                why = "a state is zero or not finite" if exact else "overflow, or a state is zero"
                 notes.append(f"{method} is NaN at {', '.join(bad)}: {why}")
         return sums, np.concatenate(counts)
 
     def padding_shows(self, batches: Sequence[Batch]) -> bool:
-        """Whether a sentence alone gives other states than in the batch that pads it most.
+        """Whether the most padded sentence has different states in its batch than alone.
 
-        Not every network takes the mask into account.
+        Not every network uses the mask.
         """
         shares = [
             0.0 if batch.real is None else 1 - float(batch.real[-1].double().mean()) for batch in batches
@@ -230,12 +230,14 @@ def _real(states: Sequence[Tensor], batch: Batch) -> Tensor:
     shape = tuple(states[0].shape[:2])
     if any(state.ndim != 3 or tuple(state.shape[:2]) != shape for state in states):
         raise InputError(
-            f"states of unlike shape, {[tuple(s.shape) for s in states]}: (rows, tokens, size) is wanted"
+            f"all states must have the same shape (rows, tokens, size), got {[tuple(s.shape) for s in states]}"
         )
     if batch.real is None:
         return torch.ones(shape, dtype=torch.bool, device=states[0].device)
     if tuple(batch.real.shape) != shape:
-        raise InputError(f"a mask of {tuple(batch.real.shape)} for states of {shape} (rows, tokens)")
+        raise InputError(
+            f"mask has shape {tuple(batch.real.shape)}, but states have (rows, tokens) = {shape}"
+        )
     return batch.real
 
 
@@ -246,8 +248,8 @@ def _compare(
     real: Tensor,
     parts: dict[Method, list[Floats]],
 ) -> None:
-    """Add sums over the real tokens of each row, (rows, layers): cosines to the token's own saturated state, and to
-    those of the row's other tokens, mean over them. In float64; NaN where a cosine is undefined.
+    """Add sums over the real tokens of each row, (rows, layers): the cosine to the token's own saturated state, and the
+    mean cosine to the saturated states of the row's other tokens. In float64; NaN where a cosine is undefined.
     """
     same, others = [], []
     count = real.sum(1)
@@ -265,12 +267,12 @@ def _compare(
 
 
 def _counts(method: Method, counts: Floats) -> Floats:
-    """The tokens of each sentence that count: a token alone has no others."""
+    """The number of counted tokens of each sentence: a single token has no other tokens."""
     return np.where(counts > 1, counts, 0.0) if method.quantity.endswith("_others") else counts
 
 
 def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Of embeddings, blocks and, last, the mean over blocks: means over tokens, and their errors over sentences."""
+    """Means over tokens and standard errors over sentences, for embeddings, blocks and, last, the mean over blocks."""
     sums = np.column_stack([sums, sums[:, 1:].mean(1)])[counts > 0]
     counts = counts[counts > 0]
     tokens, rows = counts.sum(), len(counts)
@@ -283,11 +285,11 @@ def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
 
 
 def _blocks(values: Mapping[Method, Floats], counts: Floats, stack: str) -> list[Block]:
-    """Two blocks for each factor of the weights: of the layers, and of the model."""
+    """Blocks of layers and of the model for each factor of the weights, after a block with the size of the text."""
     sizes = {"evaluation_tokens": counts.sum(), "evaluation_sentences": float(len(counts))}
     own = {name: np.array([[size]]) for name, size in sizes.items()}
     blocks = [Block("model", ["model"], [None], [None], [0], own)]
-    # The published form has a layer less of a trained XLNet than of a random one.
+    # In the published form, a trained XLNet has one layer less than a random one.
     for scale, size in dict.fromkeys((method.scale, len(value)) for method, value in values.items()):
         alike = {m.quantity: v for m, v in values.items() if (m.scale, len(v)) == (scale, size)}
         of_layers = {quantity: value[None, :-1] for quantity, value in alike.items()}
@@ -306,7 +308,7 @@ def _name(layer: int, stack: str) -> str:
 
 
 def padding_tolerance(dtype: torch.dtype) -> float:
-    """How far padding may move a state by rounding, relative to its size: half of the digits of the dtype, times 3."""
+    """The relative change of a state by padding that counts as rounding: 3 · √eps of the dtype, at most 0.05."""
     return min(3 * torch.finfo(dtype).eps ** 0.5, MOST_UNCHANGED)
 
 

@@ -1,1 +1,1 @@
-"""Curves against c: how a network approaches its limit when all parameters are multiplied by c."""
+"""Curves against c: the convergence of a network to its limit when all parameters are multiplied by c."""

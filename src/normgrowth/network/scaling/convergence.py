@@ -1,15 +1,14 @@
-"""How fast an error vanishes as the weights grow: like a power of c, or faster than any.
+"""The rate at which an error vanishes as the weights grow: a power of c, or faster than any power.
 
-What the theory says of ‖f(x; cθ)/cᵏ − limit‖ (PAPER.md's errata to Definition 3), once no attention score is near
-another:
+The theory predicts for ‖f(x; cθ)/cᵏ − limit‖ (PAPER.md's errata to Definition 3), if no two attention scores are close:
 
-    exponential   the softness of attention alone: no biases of linear maps, no eps, no sum of unlike degrees
-    c^(-2k)       eps in a norm of something of degree k; c⁻⁶ in the paper's pre-norm
-    c^(-2)        a residual stream of degree 1 beside branches of degree 3: post-norm, the usual pre-norm
-    c^(-1)        the bias of a linear map beside its product, one degree higher
+    exponential   only the softness of attention: no biases of linear maps, no eps, no sum of different degrees
+    c^(-2k)       eps in a norm of values of degree k; c⁻⁶ in the paper's pre-norm
+    c^(-2)        a residual stream of degree 1 added to branches of degree 3: post-norm, the usual pre-norm
+    c^(-1)        the bias of a linear map added to a product of one degree higher
 
-The slowest of them wins, for c large enough. Scores that are near each other keep the error up until c tells
-them apart; then it drops at once.
+For large c the slowest rate dominates. Attention scores that are close to each other keep the error large until c
+separates them; then the error drops abruptly.
 """
 
 from dataclasses import dataclass
@@ -20,19 +19,20 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-ALIKE = 3  # local powers in a row that must agree for a power law
-AGREE = 0.05  # to within this part
-SLOWEST = 0.1  # a power; what falls less than that waits for a near tie to be decided
-STEEP = 8.0  # a local power above this, still growing at the last digits, is called exponential
-ROUNDING = 16.0  # units of rounding; below that an error means nothing
-SETTLED = 1e-4  # an error that stays at one value below this stays there by rounding
+ALIKE = 3  # number of last local powers that must agree for a power law
+AGREE = 0.05  # their relative tolerance
+SLOWEST = 0.1  # minimum power of a power law; a slower decay means that a near tie is not yet decided
+STEEP = 8.0  # an error that reaches rounding with at least this local power counts as exponential
+ROUNDING = 16.0  # errors below this many units of rounding are noise
+SETTLED = 1e-4  # an error that is constant below this value is rounding
 
 
 @dataclass(frozen=True)
 class Rate:
-    """law: "power", "exponential" or "unsettled". power: p in c^(-p), the last local one if there is no law.
+    """A rate of convergence. law: "power", "exponential" or "unsettled".
 
-    decay: d in exp(−d‖cθ‖) between the last two scales before rounding; of use if the law is exponential.
+    power: p in c^(-p); without a power law, the last local power. decay: d in exp(−d‖cθ‖) between the last two scales
+    above rounding; meaningful if the law is exponential.
     """
 
     law: str
@@ -44,18 +44,18 @@ class Rate:
             return f"falls like c^-{self.power:.1f}"
         if self.law == "exponential":
             return "falls faster than any power of c, down to rounding"
-        return "has not settled at a rate: take larger scales, or more of them"
+        return "has no settled rate: use larger values of c, or more of them"
 
 
 def local_powers(scales: Floats, errors: Floats) -> Floats:
-    """−Δ log error / Δ log c from one scale to the next; NaN at the first."""
+    """−Δ log error / Δ log c between consecutive scales; NaN at the first."""
     with np.errstate(divide="ignore", invalid="ignore"):
         slopes = -np.diff(np.log(errors)) / np.diff(np.log(scales))
     return np.append(nan, np.where(np.isfinite(slopes), slopes, nan))
 
 
 def rate(scales: Floats, norms: Floats, errors: Floats, unit: float = 2.0**-52) -> Rate:
-    """The law that the errors end with. unit: that of rounding, for the dtype in which the network ran."""
+    """The rate at the largest scales. unit: the unit of rounding of the network's dtype."""
     good = np.isfinite(errors)
     scales, norms, errors = scales[good], norms[good], errors[good]
     last = errors[-ALIKE:]
@@ -71,9 +71,9 @@ def rate(scales: Floats, norms: Floats, errors: Floats, unit: float = 2.0**-52) 
     middle = float(np.median(tail))
     if above > ALIKE and middle > SLOWEST and np.abs(tail - middle).max() <= AGREE * middle:
         return Rate("power", middle, decay)
-    ends = above < len(errors)  # it got down to rounding within the scales
+    ends = above < len(errors)  # the error reaches rounding within the scales
     steepest = float(powers[-1])
-    if ends:  # the last drop, into rounding, was at least that steep
+    if ends:  # the last drop, to rounding, is at least this steep
         steepest = max(
             steepest, float(np.log(errors[above - 1] / floor) / np.log(scales[above] / scales[above - 1]))
         )

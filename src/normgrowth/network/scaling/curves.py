@@ -1,4 +1,4 @@
-"""The passes of `scaling`: a network at each c against its exact limit."""
+"""The passes of `scaling`: comparison of a network at each c with its exact limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -35,7 +35,7 @@ from normgrowth.records import Block, Records
 Floats = NDArray[np.float64]
 Inputs = Tensor | Mapping[str, Tensor]
 
-SENTENCES = TOKENS = WORDS = 10  # of the authors' Figure 4: random ids, all of one length
+SENTENCES = TOKENS = WORDS = 10  # as in the authors' Figure 4: random ids, all sentences of one length
 
 
 def of_config(
@@ -48,9 +48,9 @@ def of_config(
     fixed: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Scaling:
-    """Encoders with random weights, one for each seed."""
+    """The curves of encoders with random weights, one per seed."""
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds must be at least one, each once, not {list(seeds)}")
+        raise InputError(f"seeds must be distinct and at least one, got {list(seeds)}")
     parts = []
     for number, seed in enumerate(seeds):
         tell = _shifted(progress, number, len(seeds), f"{run}, seed {seed}")
@@ -74,7 +74,7 @@ def of_module(
     states: States | None = None,
     progress: Progress | None = None,
 ) -> Scaling:
-    """A network as it is."""
+    """The curve of a module."""
     loaded = as_loaded(model)
     run, notes = run or loaded.source, [*loaded.notes, *note(fixed)]
     said, unknown = "given", None
@@ -83,11 +83,11 @@ def of_module(
         inputs, said, unknown = found.tensors, found.note, found.unknown_share
         notes += [f"input: {said}", *([found.warning] if found.warning else [])]
     if inputs is None:
-        raise InputError(f"{run}: with states=, give the inputs too")
+        raise InputError(f"{run}: states= also needs inputs=")
     check_weights(loaded.model)
     network = Network(measured_part(loaded.model, states), states)
     batch = _named(inputs) if states is None else inputs
-    if network.network is not loaded.model:  # an encoder alone has no use for what the decoder takes
+    if network.network is not loaded.model:  # the encoder alone takes no decoder inputs
         batch = {name: tensor for name, tensor in _named(batch).items() if not name.startswith("decoder_")}
     held = fixed_within(loaded.model, network, fixed)
     curve = _curve(network, batch, scales, held, ScaledNetwork(run, seed), _shifted(progress, 0, 1, run))
@@ -108,12 +108,12 @@ def of_name(
     states: States | None = None,
     progress: Progress | None = None,
 ) -> Scaling:
-    """A model by its name; for a config alone, once for each seed."""
+    """The curve of a model by name; for a config alone, one curve per seed."""
     parts = []
     for seed in (0,) if seeds is None else seeds:
         loaded = load_model(source, seed=seed, **load)
         if seeds is not None and not loaded.random:
-            raise InputError(f"{source}: seeds are for random weights, and these are trained")
+            raise InputError(f"{source}: seeds are for random weights, but this model has trained weights")
         own = seed if loaded.random else None
         options = {"fixed": fixed, "states": states, "progress": progress}
         parts.append(of_module(loaded, inputs, texts, scales, run, seed=own, **options))
@@ -121,7 +121,7 @@ def of_name(
 
 
 def paper_configs(layers: int = 12, width: int = 768) -> list[EncoderConfig]:
-    """The three encoders without and with biases, as the authors' Figure 4 has them where it has them."""
+    """The three encoders without and with biases; those in the authors' Figure 4 have the same settings as there."""
     heads = max((h for h in range(1, 13) if width > 0 and width % h == 0), default=1)
     shape = EncoderConfig(
         vocabulary=WORDS,
@@ -139,7 +139,7 @@ def label_of(config: EncoderConfig) -> str:
 
 
 def encoder(config: EncoderConfig, seed: int) -> Encoder:
-    """In float64. The weights of a seed are the same with and without biases."""
+    """An encoder in float64. For one seed, weights are the same with and without biases."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         full = Encoder(replace(config, bias=True)).double().eval()
@@ -234,21 +234,21 @@ def _named(inputs: Any) -> Mapping[str, Tensor]:
     if isinstance(inputs, Tensor):
         return {"input_ids": inputs}
     if not isinstance(inputs, Mapping) or not inputs:
-        raise InputError(f"inputs must be token ids or tensors by name, got {type(inputs).__name__}")
+        raise InputError(f"inputs must be token ids or a dict of tensors, got {type(inputs).__name__}")
     return inputs
 
 
 def checked_scales(scales: Sequence[float]) -> Floats:
     found = np.asarray(scales, np.float64)
     if found.ndim != 1 or len(found) < 2 or not (np.isfinite(found).all() and found[0] > 0):
-        raise InputError("c must be at least two finite numbers above 0")
+        raise InputError("c must have at least two values, all finite and above 0")
     if not (np.diff(found) > 0).all():
-        raise InputError("c must grow from each value to the next")
+        raise InputError("c must be strictly ascending")
     return found
 
 
 def _shifted(progress: Progress | None, number: int, count: int, label: str) -> Callable[[float], None]:
-    """Progress of one curve among several, in thousandths of them all."""
+    """A progress function for one of several curves, in thousandths of the total."""
 
     def tell(part: float) -> None:
         if progress is not None:

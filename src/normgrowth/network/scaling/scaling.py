@@ -1,12 +1,12 @@
-"""`scaling`: how a network approaches its saturated limit as its weights grow (section 5.2, Figure 4).
+"""`scaling`: the convergence of a network to its saturated limit as its weights grow (section 5.2, Figure 4).
 
-With c times all weights, against the exact limit (`saturated`) of the same network, of degree k:
+Quantities compare the network with c times all weights with its exact limit (`saturated`), of degree k:
 
     cosine_saturated   mean over tokens of cos(f(x; cθ), limit)
-    cosine_flattened   the same with all tokens as one vector, as in the paper's Figure 4; model only
+    cosine_flattened   the cosine with all tokens as one vector, as in the paper's Figure 4; model only
     scaling_error      ‖f(x; cθ)/cᵏ − limit‖ / ‖limit‖ over all tokens: approximate homogeneity, corrected
-    error_power        p where the error falls like c^(-p), from the scale before to this one
-    scaled_norm        ‖cθ‖, all parameters that grow; model only
+    error_power        p if the error falls like c^(-p) between the previous scale and this one
+    scaled_norm        ‖cθ‖ over all parameters that grow; model only
 
 In the records the column `scale` is c and the column `seed` the seed of random weights. Level "layer" is the output
 of each block; "model" is the last state. Networks that differ only by their seed are one run.
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]  # passes done, of how many, of what
+Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 
-SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve a decade
+SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve per decade
 SEEDS = (0, 1, 2)
 PAPER = "paper"
 
 
 @dataclass(frozen=True)
 class ScaledNetwork:
-    """One network whose weights were scaled up.
+    """One network whose weights were scaled.
 
     run       the run of its rows: the same for networks that differ only by their seed
-    kind      where its layer norms are ("post_norm"); None for models other than `EncoderConfig` describes
+    kind      position of its layer norms ("post_norm"); None for models without an `EncoderConfig`
     degree    k: the last state grows like cᵏ; None if only cosines are known
-    norm      ‖θ‖, all parameters that grow
+    norm      ‖θ‖ over all parameters that grow
     rounding  relative rounding error of the last state
-    undecided values of the limit that a term of lower order might change
-    overflow  the smallest c at which a norm overflows; None: none does
+    undecided number of values in the limit that a term of lower order might change
+    overflow  the smallest c at which a norm overflows; None: no overflow
     """
 
     __repr__ = one_line
@@ -75,7 +75,7 @@ class ScaledNetwork:
 
 @dataclass(frozen=True)
 class ScalingCurves:
-    """The curves of the last state of one run, a row for each network: (seeds, scales)."""
+    """The curves of the last state of one run, one row per network: (seeds, scales)."""
 
     networks: tuple[ScaledNetwork, ...]
     scales: Floats
@@ -100,11 +100,11 @@ class ScalingCurves:
 
     def of(self, quantity: str) -> Floats:
         if quantity not in self.values:
-            raise InputError(f"no {quantity} of {self.run!r} at each of its scales")
+            raise InputError(f"{self.run!r} does not have {quantity} at all of its scales")
         return self.values[quantity]
 
     def mean(self, quantity: str) -> Floats:
-        """Mean over seeds, at each scale."""
+        """The mean over seeds at each scale."""
         return self.of(quantity).mean(0)
 
     def at(self, quantity: str, c: float) -> Floats:
@@ -120,8 +120,8 @@ class Scaling(Result):
     kind: ClassVar[str] = "scaling"
 
     source: str = ""
-    input: str = ""  # what the networks read
-    unknown_share: float | None = None  # of the tokens; None: not text
+    input: str = ""  # description of the inputs
+    unknown_share: float | None = None  # share of unknown tokens; None: not text
     fixed: tuple[str, ...] = ()  # parameters that do not grow, as names or patterns
     networks: tuple[ScaledNetwork, ...] = ()
 
@@ -146,9 +146,9 @@ class Scaling(Result):
         scale: float | None = None,
         seed: int | None = None,
     ) -> Matrix:
-        """One quantity as a matrix: a row per scale, a column per layer; the mean over seeds unless one is given.
+        """One quantity as a matrix: a row per scale, a column per layer; the mean over seeds unless `seed` is given.
 
-        scale: only the row of this factor.
+        scale: only the row of this c.
         """
         run = self.records.single_run() if run is None else run
         networks = [one for one in self.networks if one.run == run and seed in (None, one.seed)]
@@ -177,7 +177,7 @@ class Scaling(Result):
 
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
-        """The result whose table and fields were read from a folder, also of an earlier version."""
+        """The result from the table and fields of a folder, which an earlier version may have written."""
         runs = stored.fields.get("runs")
         if "networks" not in stored.fields and isinstance(runs, dict):
             stored = _from_schema_1(stored, runs)
@@ -202,21 +202,21 @@ def scaling(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Scaling:
-    """The curves of a network against c (see the top of this file); the network is left as it was.
+    """The curves of a network against c (see the top of this file). The network stays unchanged.
 
-    model: a module, which is run in its own dtype (the error cannot fall below its rounding); a name as `load_model`
-    takes it; an EncoderConfig, built in float64 with random weights; or "paper": the paper's encoder and its two
-    variants, without and with biases, with `layers` (12) of `width` (768).
-    inputs: token ids, or tensors by name; where `attention_mask` is 0, states do not count.
-    texts: instead of inputs, sentences, or a file with one a line; without, sentences of the Python documentation, for
-    an EncoderConfig random ids.
+    model: a module, which runs in its own dtype (the error cannot fall below its rounding); a name for `load_model`; an
+    EncoderConfig, built in float64 with random weights; or "paper": the paper's encoder and its two variants, without
+    and with biases, with `layers` (12) of `width` (768).
+    inputs: token ids, or a dict of tensors; states with `attention_mask` 0 do not count.
+    texts: instead of inputs, sentences, or a file with one sentence per line (default: sentences of the Python
+    documentation; random ids for an EncoderConfig).
     c: the factors of the weights, ascending.
-    seeds: of random weights: a number of them (3 for an EncoderConfig, 1 for a config.json), or a list. With and
-    without biases, one seed gives the same weights otherwise.
-    fixed: parameters that do not grow, by name or pattern, as `saturated` takes them (`["*.A_log"]`).
-    states: for modules that are not of transformers: a function of the module and the inputs that returns its states,
-    each (rows, tokens, size), first the embeddings, then the output of every block.
-    dtype, model_type: for a name, as `load_model` takes them. run: the name of the run in the records.
+    seeds: seeds of random weights: their number (default: 3 for an EncoderConfig, 1 for a config.json), or a list. For
+    one seed, weights are the same with and without biases.
+    fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
+    states: for modules other than transformers models: a function of the module and the inputs that returns the hidden
+    states, each (rows, tokens, size): first the embeddings, then the output of every block.
+    dtype, model_type: options of `load_model` for a model given by name. run: the name of the run in the records.
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.network.models.encoders import EncoderConfig
@@ -224,13 +224,15 @@ def scaling(
 
     paper = model == PAPER
     if (layers or width) and not paper:
-        raise InputError("layers and width are for scaling('paper')")
+        raise InputError("layers and width are only for scaling('paper')")
     if texts is not None and (paper or isinstance(model, EncoderConfig)):
-        raise InputError("texts are for a model; the paper's encoders read random ids")
+        raise InputError(
+            "texts cannot be used with 'paper' or an EncoderConfig: these encoders read random ids"
+        )
     if paper and fixed:
-        raise InputError("fixed is for a model; all parameters of the paper's encoders grow")
+        raise InputError("fixed cannot be used with 'paper': all parameters of its encoders grow")
     if inputs is not None and texts is not None:
-        raise InputError("give texts or inputs, not both")
+        raise InputError("pass texts or inputs, not both")
     if isinstance(seeds, int):
         seeds = range(seeds)
     scales = curves.checked_scales(c)
@@ -280,12 +282,12 @@ def _of_paper(
 
         parts.append(curves.of_config(config, inputs, scales, seeds, curves.label_of(config), progress=tell))
     source = f"the paper's encoder and its variants: {layers} layers of width {width}, {len(seeds)} seeds"
-    note = "random weights and ids; one seed has the same weights with and without biases"
+    note = "random weights and ids; for one seed, weights are the same with and without biases"
     return joined(parts, source=source, notes=(note,))
 
 
 def joined(parts: Sequence[Scaling], **fields: Any) -> Scaling:
-    """The networks of several results as one. fields: those that are not the first result's."""
+    """Join the networks of several results. fields: replace those of the first result."""
     records = Records.joined([part.records for part in parts])
     networks = tuple(network for part in parts for network in part.networks)
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
@@ -293,11 +295,11 @@ def joined(parts: Sequence[Scaling], **fields: Any) -> Scaling:
 
 
 def _from_schema_1(stored: StoredResult, runs: Mapping[str, Any]) -> StoredResult:
-    """c was the quantity `scale` of each step, and each seed a run of its own."""
+    """Convert schema 1, where c was the quantity `scale` of each step and each seed had its own run."""
     if not runs or not all(
         isinstance(facts, dict) and isinstance(facts.get("group"), str) for facts in runs.values()
     ):
-        advice = "`normgrowth scaling -o` makes them"
+        advice = "`normgrowth scaling -o` writes such records"
         raise SchemaError(SIDECAR, "runs", "these records hold no scaling curves", advice)
     networks, parts = [], []
     for run, facts in runs.items():

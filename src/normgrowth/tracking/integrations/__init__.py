@@ -1,1 +1,1 @@
-"""The tracker as a callback of other libraries."""
+"""The tracker as a callback for other libraries."""

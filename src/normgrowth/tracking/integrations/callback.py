@@ -1,4 +1,4 @@
-"""What the callbacks of all libraries share: their options, and trackers made from them."""
+"""Shared code of the callbacks for other libraries: options, and trackers made from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from normgrowth.tracking.tracker import LOGGED, NormTracker
 
 
 class TrackerCallback:
-    """quantities, levels: what is logged, as {"normgrowth/norm/layer.03": ...}; the trace has everything.
+    """quantities, levels: the logged values, as {"normgrowth/norm/layer.03": ...}; the trace has all values.
 
-    resume_step=0: a run that starts again in its old folder replaces what is there. options: as of `NormTracker`.
+    resume_step=0: a run that restarts in its old folder replaces the old records. options: options of `NormTracker`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TrackerCallback:
     def new_tracker(
         self, model: nn.Module, optimizer: Optimizer, out: str | None, step: int | None
     ) -> NormTracker:
-        """step: where a run is resumed; 0 or None at the start."""
+        """A tracker with the options of this callback. step: where a run resumes; 0 or None at the start."""
         step = step or self.resume_step
         return NormTracker(model, optimizer, every=self.every, out=out, resume_step=step, **self.options)
 

@@ -1,4 +1,4 @@
-"""A tracker as a callback of Lightning, which has none after the step: the optimizer's own hook logs."""
+"""The tracker as a Lightning callback; logs from an optimizer hook, because Lightning has no hook after the step."""
 
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,21 @@ from normgrowth.tracking.tracker import NormTracker
 
 
 class NormCallback(TrackerCallback, Callback):
-    """For `Trainer(callbacks=[NormCallback(...)])`; its `trackers` have the traces, one for each optimizer.
+    """For `Trainer(callbacks=[NormCallback(...)])`; its `trackers` have the traces, one per optimizer.
 
-    What is measured goes to every logger of the Trainer, at the optimizer's step. With several optimizers each has
-    a folder of its own below `out`. quantities, levels: what is logged; the traces have everything.
-    resume_step=0: a run that starts again in its old folder replaces what is there. options: as of `NormTracker`.
+    Values are logged to every logger of the Trainer at the optimizer's step. With several optimizers, each has its own
+    folder below `out`. quantities, levels: the logged values; the traces have all values.
+    resume_step=0: a run that restarts in its old folder replaces the old records. options: options of `NormTracker`.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.trackers: list[NormTracker] = []
         self._hooks: list[Any] = []
-        self._steps: list[int] = []  # of each optimizer, from a checkpoint
+        self._steps: list[int] = []  # steps of each optimizer, from a checkpoint
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: the options, and nothing of a run."""
+        """Only the options are pickled, not the state of a run."""
         return {**self.__dict__, "trackers": [], "_hooks": []}
 
     def state_dict(self) -> dict[str, Any]:
@@ -35,13 +35,13 @@ class NormCallback(TrackerCallback, Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         several = len(trainer.optimizers) > 1
-        # From a checkpoint, else where this callback was when the same Trainer last stopped.
+        # Steps from a checkpoint, else from the last fit of the same Trainer.
         known = self._steps or [tracker.step for tracker in self.trackers]
         known = known if trainer.global_step else []
         self.trackers, self._hooks, self._steps = [], [], []
         for i, optimizer in enumerate(trainer.optimizers):
             folder = self.out if self.out is None or not several else str(Path(self.out) / f"optimizer-{i}")
-            # Lightning counts the steps of all optimizers together: a checkpoint knows those of each.
+            # Lightning counts the steps of all optimizers together; a checkpoint has the steps of each optimizer.
             alike = trainer.global_step // len(trainer.optimizers)
             tracker = self.new_tracker(pl_module, optimizer, folder, known[i] if i < len(known) else alike)
             where = f"{self.prefix}optimizer-{i}/" if several else self.prefix

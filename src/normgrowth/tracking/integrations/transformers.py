@@ -1,4 +1,4 @@
-"""A tracker in the Trainer of transformers."""
+"""The tracker as a callback of the transformers Trainer."""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,10 +20,10 @@ class NormCallback(TrackerCallback, TrainerCallback):
         trainer = Trainer(..., callbacks=[NormCallback(every=10, out="runs/first/norms")])
         trainer.add_callback(NormCallback(every=10, out="runs/first/norms").log_to(trainer))
 
-    The second form also gives the values to the reporters of the Trainer (TensorBoard, W&B, MLflow, trackio, ...), and
-    not to its `log_history` and console. Steps are the Trainer's `global_step`. A run that is resumed continues its
-    records; one that starts again in its old folder is refused, unless resume_step=0 allows to replace these.
-    quantities, levels: what is logged; the trace has everything. options: as of `NormTracker`.
+    The second form also logs the values to the reporters of the Trainer (TensorBoard, W&B, MLflow, trackio, ...), but
+    not to its `log_history` and console. Steps are the Trainer's `global_step`. A resumed run continues its records. A
+    run that restarts in its old folder raises an error, unless resume_step=0 allows it to replace the records.
+    quantities, levels: the logged values; the trace has all values. options: options of `NormTracker`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -32,16 +32,16 @@ class NormCallback(TrackerCallback, TrainerCallback):
         self._trainer: Trainer | None = None
 
     def log_to(self, trainer: "Trainer") -> Self:
-        """Give values to the reporters of this Trainer, which callbacks cannot find by themselves."""
+        """Log values to the reporters of this Trainer, which callbacks cannot access by themselves."""
         self._trainer = trainer
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: the options, and nothing of a run."""
+        """Only the options are pickled, not the state of a run."""
         return {**self.__dict__, "tracker": None, "_trainer": None}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        if self.tracker is not None:  # of a run that was interrupted
+        if self.tracker is not None:  # from an interrupted run
             self.tracker.close()
         self.tracker = self.new_tracker(parts["model"], parts["optimizer"], self.out, state.global_step)
 
@@ -53,7 +53,7 @@ class NormCallback(TrackerCallback, TrainerCallback):
         if self.tracker is None or self._trainer is None:
             return
         if values := self.latest(self.tracker, self.prefix):
-            # Trainer.log would fill log_history and the console, and take the place of the loss of this step.
+            # Trainer.log would also write to log_history and the console, and replace the loss of this step.
             for reporter in self._trainer.callback_handler.callbacks:
                 if isinstance(reporter, REPORTERS):
                     reporter.on_log(args, state, control, logs=dict(values), **parts)

@@ -1,6 +1,6 @@
-"""Folders that earlier versions wrote: records, and the steps after them in a file called journal.
+"""Folders of earlier versions: records, and later steps in a journal file.
 
-A journal is a line of JSON that says what the steps are, then one block of numbers with a checksum for each step.
+A journal is a line of JSON that describes the steps, then one block of numbers with a checksum for each step.
 """
 
 import sys
@@ -27,7 +27,7 @@ class JournalHeader:
 
 
 def read_journal(path: Path) -> StepFile | None:
-    """The steps of a journal, but those that are damaged or cut short; None if there is no journal."""
+    """The steps of a journal without damaged or truncated steps; None if there is no journal."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

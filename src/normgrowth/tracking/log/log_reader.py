@@ -1,6 +1,6 @@
-"""Reading the log of a run: parts with measured steps, notes, and the records that they make.
+"""Reads the log of a run: parts with measured steps, notes, and the records made from them.
 
-A part replaces the steps after its from_step of all earlier parts, and the notes on these steps.
+A part replaces all steps after its from_step in earlier parts, and the notes on these steps.
 """
 
 import json
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 EARLIER, NOTES = "earlier.parquet", "notes.jsonl"
 EXPORTED = "step_log"  # in records.json: names and sizes of the files that the records were made from
-CHUNK_BYTES = 2**25  # of sums that are expanded at once
+CHUNK_BYTES = 2**25  # bytes of sums that are expanded at once
 NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Note:
-    """A remark on a step, in a part of the log. issued: the warnings that it gives, so that none is repeated."""
+    """A note on a step in a part of the log. issued: its warnings, so that they are not repeated."""
 
     part: int
     step: int
@@ -51,7 +51,7 @@ class Note:
 
 
 def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> StoredResult:
-    """The trace of a run, also of one that goes on or was killed. levels: only these."""
+    """The trace of a run, which may still be running or have been killed. levels: read only these levels."""
     folder = Path(folder)
     if (exported := _exported(folder)) is not None:
         return exported
@@ -61,11 +61,11 @@ def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> StoredR
     notes, damaged = read_notes(folder, parts)
     told = [note.text for note in notes]
     if damaged:
-        told.append(f"{folder / NOTES}: {damaged} lines are damaged and left out")
+        told.append(f"{folder / NOTES}: skipped {damaged} damaged lines")
     read = [part.read() for part in parts]
     for part, steps in zip(parts, read, strict=True):
         if steps.damaged:
-            told.append(f"{part.path}: {steps.damaged} of {len(part)} steps are damaged and left out")
+            told.append(f"{part.path}: skipped {steps.damaged} damaged of {len(part)} steps")
             warnings.warn(told[-1], SeriesWarning, stacklevel=2)
     return records_of(read, earlier_table(folder), told, levels)
 
@@ -75,14 +75,14 @@ def part_paths(folder: Path) -> list[Path]:
 
 
 def encoded_parts(folder: Path, queued: "dict[Path, bytes] | None" = None) -> list[EncodedSteps]:
-    """The parts of a log, with what a writer could not write yet."""
+    """The parts of a log. queued: content that a writer could not write yet."""
     queued = queued or {}
     parts = []
     for path in sorted({*part_paths(folder), *(path for path in queued if path.suffix == ".arrows")}):
         content = _content(path)
         if path in queued:
             content = np.concatenate([content, np.frombuffer(queued[path], np.uint8)])
-        if header_length(content) is not None:  # else its writer was killed before the first step
+        if header_length(content) is not None:  # otherwise the writer was killed before the first step
             parts.append(EncodedSteps(path, content))
     return parts
 
@@ -93,18 +93,18 @@ def _content(path: Path) -> Bytes:
     except FileNotFoundError:
         return np.zeros(0, np.uint8)
     except OSError as error:
-        raise InputError(f"{path}: not readable: {error.strerror or error}") from error
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def last_kept(from_steps: Sequence[int]) -> list[int]:
-    """Of each part, the last step that no later part replaces."""
+    """For each part, the last step that no later part replaces."""
     return [min(from_steps[i + 1 :], default=NEVER) for i in range(len(from_steps))]
 
 
 def read_notes(folder: Path, parts: Sequence[EncodedSteps]) -> tuple[list[Note], int]:
     """The notes that no later part replaces, and the number of damaged lines."""
     try:
-        lines = (folder / NOTES).read_bytes().split(b"\n")[:-1]  # a last line that was cut short is left out
+        lines = (folder / NOTES).read_bytes().split(b"\n")[:-1]  # without a truncated last line
     except FileNotFoundError:
         return [], 0
     found, damaged = [], 0
@@ -125,7 +125,7 @@ def records_of(
     notes: Sequence[str],
     levels: Sequence[str] | None = None,
 ) -> StoredResult:
-    """The records of all parts, and the fields of the last. levels: only these."""
+    """The records of all parts, and the fields of the last part. levels: only these levels."""
     from_steps = [part.from_step for part in parts]
     tables: list[pa.Table] = []
     if earlier is not None:
@@ -139,7 +139,7 @@ def records_of(
         layout = part.layout if levels is None else replace(part.layout, levels=list(levels))
         size = max(1, CHUNK_BYTES // (8 * layout.shape[0] * layout.shape[1]))
         steps = part.steps[chosen]
-        # A sum over all steps needs each of them.
+        # Totals over all steps need every step.
         whole = layout.totals and int(steps[-1] - steps[0]) + 1 == len(steps)
         for start in range(0, len(chosen), size):
             at = steps[start : start + size].tolist()
@@ -152,7 +152,7 @@ def records_of(
 
 
 def last_rows(parts: Sequence[EncodedSteps], step: int) -> tuple[StepLayout, int, Rows] | None:
-    """The last measured step up to a step, found without reading the others."""
+    """The last measured step up to `step`, without reading the other steps."""
     found = None
     for part, end in zip(parts, last_kept([part.from_step for part in parts]), strict=True):
         if (last := part.last_before(min(step, end))) is not None:
@@ -161,7 +161,7 @@ def last_rows(parts: Sequence[EncodedSteps], step: int) -> tuple[StepLayout, int
 
 
 def _totals_before(tables: "Sequence[pa.Table]", step: int) -> Totals | None:
-    """The budget's sums up to the step before; None if the records do not have them."""
+    """The sums of the budget up to the step before; None if the records do not have them."""
     if step <= 1:
         return {}
     if not tables:
@@ -179,13 +179,13 @@ def _totals_before(tables: "Sequence[pa.Table]", step: int) -> Totals | None:
 
 
 def log_files(folder: Path) -> dict[str, int]:
-    """Names and sizes of the files of a log: they only grow, so equal sizes are equal logs."""
+    """Names and sizes of the files of a log. Files only grow, so equal sizes mean equal logs."""
     paths = [*part_paths(folder), folder / NOTES]
     return {path.name: path.stat().st_size for path in paths if path.is_file()}
 
 
 def _exported(folder: Path) -> StoredResult | None:
-    """records.parquet, if it was made from the log as it is now."""
+    """The result in records.parquet, if it was made from the current log."""
     try:
         said = read_json(folder / SIDECAR).get(EXPORTED)
     except (OSError, ValueError):
@@ -203,14 +203,14 @@ def earlier_table(folder: Path) -> "pa.Table | None":
 
 
 def read_earlier_version(folder: Path) -> StoredResult:
-    """The trace of a folder without parts: records.parquet and, of a run that was not closed, a journal."""
+    """The trace of a folder without parts: records.parquet and, if the run was not closed, a journal."""
     journal = read_journal(folder / JOURNAL)
     if journal is None:
         return StoredResult.read_files(folder, torn=True)
     notes = texts(journal.fields.get("notes"))
     if journal.damaged:
         count = journal.damaged + len(journal.steps)
-        notes.append(f"{folder / JOURNAL}: {journal.damaged} of {count} steps are damaged and left out")
+        notes.append(f"{folder / JOURNAL}: skipped {journal.damaged} damaged of {count} steps")
         warnings.warn(notes[-1], SeriesWarning, stacklevel=2)
     there = (folder / FILE).is_file()
     table = StoredResult.read_files(folder, torn=True).records.table if there else None

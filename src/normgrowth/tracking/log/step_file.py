@@ -1,11 +1,11 @@
-"""The file format of measured steps: an Arrow IPC stream that is only ever appended to.
+"""The file format of measured steps: an append-only Arrow IPC stream.
 
-The schema message carries the layout of the steps as sealed JSON. Each measured step is one record batch with one row:
+The schema message has the layout of the steps as sealed JSON. Each measured step is one record batch with one row:
 
     step int64 | sums fixed_size_list<float64>[tensors × columns] | checksum int64 (crc32 of all bytes before it)
 
-All batches of a file have the same length, so a step is written without Arrow, a damaged one is skipped, and the last
-one is found without reading the others. Any Arrow reader opens the file (`pyarrow.ipc.open_stream`).
+All batches of a file have the same length. So a step can be written without Arrow, a damaged step can be skipped, and
+the last step can be read without the others. Any Arrow reader opens the file (`pyarrow.ipc.open_stream`).
 """
 
 import json
@@ -31,14 +31,14 @@ Rows = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 KEY = b"normgrowth"
-START = b"\xff\xff\xff\xff"  # of every message of an Arrow stream; the length of its metadata follows
-LONGEST_PREFIX = 4096  # bytes of a batch before its values
-ADVICE = "remove it to go on without"
+START = b"\xff\xff\xff\xff"  # start of every message of an Arrow stream; the length of its metadata follows
+LONGEST_PREFIX = 4096  # maximum bytes of a batch before its values
+ADVICE = "remove the file to continue without it"
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the schema message says. made_by: the fields of the result, as records.json has them."""
+    """The content of the schema message. made_by: the fields of the result, as in records.json."""
 
     layout: StepLayout
     made_by: dict[str, Any]
@@ -55,11 +55,11 @@ class StepFile:
     from_step: int
     steps: NDArray[np.int64]
     rows: Sequence[Rows] | Rows  # (steps, tensors, columns)
-    damaged: int = 0  # steps whose checksum does not match, left out
+    damaged: int = 0  # number of skipped steps with a wrong checksum
 
 
 class StepEncoder:
-    """Bytes of a file: the header, then one message for each step."""
+    """Encodes the bytes of a file: the header, then one message per step."""
 
     def __init__(self, layout: StepLayout, fields: dict[str, Any], from_step: int) -> None:
         import pyarrow as pa
@@ -94,7 +94,7 @@ class EncodedSteps:
         if not self._tail < self._size <= self._tail + LONGEST_PREFIX:
             raise SchemaError(path, "step_bytes", f"{self._size} of steps with {values} values", ADVICE)
         body = content[start:]
-        count = len(body) // self._size  # a last step that was cut short is left out
+        count = len(body) // self._size  # without a truncated last step
         self._messages = body[: count * self._size].reshape(count, self._size)
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class EncodedSteps:
 
     @property
     def number(self) -> int:
-        """Of this part of the log."""
+        """The number of this part of the log."""
         return int(self.path.stem.removeprefix("part-"))
 
     def step_at(self, i: int) -> int:
@@ -110,7 +110,7 @@ class EncodedSteps:
         return int(self._messages[i, place : place + 8].view("<i8")[0])
 
     def last_before(self, step: int) -> "tuple[int, Rows] | None":
-        """The last whole step up to a step, found without reading the others."""
+        """The last undamaged step up to `step`, without reading the other steps."""
         i = bisect_right(range(len(self)), step, key=self.step_at)
         while i and not self._is_whole(i - 1):
             i -= 1
@@ -134,7 +134,7 @@ class EncodedSteps:
 
 
 def header_length(content: Bytes) -> int | None:
-    """Where the first step begins; None if the header is not there as a whole: its writer was killed."""
+    """The offset of the first step; None if the header is incomplete because its writer was killed."""
     if len(content) < 8:
         return None
     length = 8 + int(content[4:8].view("<i4")[0])
@@ -142,7 +142,7 @@ def header_length(content: Bytes) -> int | None:
 
 
 def checked_layout(layout: StepLayout, path: Path) -> StepLayout:
-    """The layout. Raises SchemaError if its parts contradict each other."""
+    """The layout; raises SchemaError if it is inconsistent."""
     if len(layout.numel) != len(layout.readings):
         raise SchemaError(
             path, "layout.numel", f"{len(layout.numel)} sizes of {len(layout.readings)} tensors"
@@ -163,7 +163,7 @@ def _read_header(path: Path, content: bytes) -> Header:
     said = parse_json((schema.metadata or {}).get(KEY, b""), Header, path, advice=ADVICE)
     layout = checked_layout(said.layout, path)
     if not schema.equals(_schema(layout.shape[0] * layout.shape[1])):
-        raise SchemaError(path, "schema", "its columns are not those of its layout", ADVICE)
+        raise SchemaError(path, "schema", "its columns do not match its layout", ADVICE)
     return said
 
 

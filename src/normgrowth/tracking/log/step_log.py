@@ -1,13 +1,13 @@
-"""The log of a run: each measured step is on disk before `optimizer.step()` returns, and nothing is ever rewritten.
+"""The log of a run: each measured step is on disk before `optimizer.step()` returns, and nothing is rewritten.
 
     DIR/steps/part-000.arrows           the sums of the steps (`step_file`); a resume or a new layout starts a new part
     DIR/steps/earlier.parquet           records that an earlier version of normgrowth wrote for this run
-    DIR/notes.jsonl                     warnings and remarks, a line each
-    DIR/records.parquet, records.json   the records; written at the end, unless there are very many
-    DIR/.lock                           held while a tracker writes here
+    DIR/notes.jsonl                     warnings and notes, one per line
+    DIR/records.parquet, records.json   the records; written at the end, unless the log is very large
+    DIR/.lock                           locked while a tracker writes here
 
-Memory and the time of a step, of opening and of closing do not depend on the number of steps. `Records.read` makes the
-records of the log at any time, also while the run goes on or after it was killed.
+Memory and the times of a step, of opening and of closing do not depend on the number of steps. `Records.read` makes
+records from the log at any time, even while the run is running or after it was killed.
 """
 
 import os
@@ -46,29 +46,31 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 COMMAND = "tracker"
-BEFORE_START = -1  # the step after which the first part begins, so that it replaces step 0 of earlier ones
-EXPORT_BYTES = 8 * 2**20  # of a log whose records are written when it is closed: this takes about a second
+BEFORE_START = -1  # from_step of the first part, so that it replaces step 0 of earlier parts
+EXPORT_BYTES = (
+    8 * 2**20
+)  # maximum size of a log whose records are written on close, which takes about a second
 
 
 class StepLog:
-    """Where a tracker puts its steps; without a folder, in memory.
+    """The log of a tracker, in a folder or in memory.
 
-    A full disk does not stop a training run: the log warns once, keeps in memory what it cannot write, and tries again
-    with each step.
+    A full disk does not stop a training run: the log warns once, keeps unwritten steps in memory, and tries again at
+    each step.
     """
 
     def __init__(self, folder: Path | None, lock: "BaseFileLock | None" = None, step: int = 0) -> None:
         self.folder = folder
-        self.run: str | None = None  # the name of a run that is resumed
-        self.last_step: tuple[StepLayout, Rows] | None = None  # measured before it is resumed
+        self.run: str | None = None  # name of a resumed run
+        self.last_step: tuple[StepLayout, Rows] | None = None  # last measured step before the resume
         self._lock, self._process = lock, os.getpid()
         self._files, self._failed = AppendLog(), False
         self._memory: list[tuple[StepLayout, dict[str, Any], int, list[int], list[Rows]]] = []
         self._encoder: StepEncoder | None = None
         self._waiting: list[
             tuple[Path, bytes]
-        ] = []  # for the first step: a run that measures nothing changes nothing
-        self._replaces = False  # whether the folder has steps after the one that a run resumes from
+        ] = []  # done at the first step, so that a run without measurements changes nothing
+        self._replaces = False  # whether the folder has steps after the resume step
         self._part = -1
         self._notes: list[Note] = []
         if folder is not None:
@@ -80,12 +82,12 @@ class StepLog:
     ) -> "StepLog":
         """Lock the folder. step: where a run resumes; later steps are replaced.
 
-        selection: which parameters count. Records that count others are refused, since one series cannot hold both.
+        selection: the counted parameters. Raises an error if the existing records count other parameters.
         """
         if out is None:
             return StepLog(None)
         if out == "":
-            raise InputError("the folder for the records has an empty name")
+            raise InputError("out must not be an empty string")
         from filelock import FileLock, Timeout
 
         folder = Path(out)
@@ -135,11 +137,11 @@ class StepLog:
 
     @property
     def issued(self) -> set[tuple[str, str]]:
-        """Warnings that were given: of what, and of which tensor."""
+        """The issued warnings as (kind, tensor or layer)."""
         return {pair for note in self._notes for pair in note.issued}
 
     def begin(self, layout: StepLayout, fields: dict[str, Any], step: int) -> None:
-        """Start a new part: from here on, after `step`, steps have this layout."""
+        """Start a new part with this layout for the steps after `step`."""
         self._part += 1
         if self.folder is None:
             self._memory.append((layout, fields, step, [], []))
@@ -148,7 +150,7 @@ class StepLog:
         self._waiting.append((self._path, self._encoder.header))
 
     def append(self, step: int, rows: Rows) -> None:
-        """Keep the sums of a step, on disk before this returns."""
+        """Write the sums of a step to disk before returning."""
         if self.folder is None:
             *_, steps, kept = self._memory[-1]
             steps.append(step)
@@ -160,7 +162,7 @@ class StepLog:
     def note(
         self, step: int, text: str, issued: Sequence[tuple[str, str]] = (), *, wait: bool = False
     ) -> None:
-        """Keep a remark, on disk before this returns: it may be the last. wait: for the next step."""
+        """Write a note to disk before returning, because the run may end here. wait: write it with the next step."""
         note = Note(self._part, step, text, tuple(issued))
         self._notes.append(note)
         if self.folder is not None:
@@ -169,7 +171,7 @@ class StepLog:
                 self._write_waiting()
 
     def stored(self, levels: Sequence[str] | None = None) -> StoredResult:
-        """The trace so far, also of steps that could not be written yet. levels: only these."""
+        """The trace so far, including steps that could not be written yet. levels: only these levels."""
         if self.folder is None:
             parts = [
                 StepFile(layout, fields, begin, np.array(steps, np.int64), rows)
@@ -183,9 +185,9 @@ class StepLog:
         return records_of(parts, earlier_table(self.folder), self.notes, levels)
 
     def close(self) -> None:
-        """Write the records, unless they are very many, and unlock the folder."""
+        """Write the records, unless the log is very large, and unlock the folder."""
         if self.folder is None or self._lock is None or self._process != os.getpid():
-            return  # the last: the end of a forked process is not that of the run
+            return  # already closed, or in a forked process, whose end is not the end of the run
         if self._replaces:
             self._write_waiting()
         written = self._try(self._files.flush)
@@ -197,7 +199,7 @@ class StepLog:
         self._lock = None
         if not written:
             warnings.warn(
-                f"{self.folder}: the last steps could not be written; `trace` of the tracker still has them",
+                f"{self.folder}: the last steps could not be written; `tracker.trace` still has them",
                 SeriesWarning,
                 stacklevel=2,
             )
@@ -209,7 +211,7 @@ class StepLog:
             stored = self.stored()
             StoredResult(stored.records, {**stored.fields, EXPORTED: files}).write(self.folder)
         else:
-            for name in (FILE, SIDECAR):  # of the run before it was resumed
+            for name in (FILE, SIDECAR):  # records from before the resume
                 (self.folder / name).unlink(missing_ok=True)
 
     @property
@@ -236,8 +238,8 @@ class StepLog:
             if not self._failed:
                 self._failed = True
                 warnings.warn(
-                    f"{self.folder}: the tracker cannot write ({error.strerror or error}); training goes on, and "
-                    "measured steps are kept in memory until there is room",
+                    f"{self.folder}: the tracker cannot write ({error.strerror or error}); training continues, and "
+                    "measured steps are kept in memory until they can be written",
                     SeriesWarning,
                     stacklevel=2,
                 )
@@ -247,7 +249,7 @@ class StepLog:
 
 
 def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) -> None:
-    """Raise InputError if the folder holds something else, or a run that was not asked to be resumed."""
+    """Raise InputError if the folder contains other results, or a run and `step` is None."""
     parts = encoded_parts(folder)
     if parts:
         fields, last = parts[-1].fields, last_rows(parts, NEVER)
@@ -260,11 +262,11 @@ def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) 
         return
     command = fields.get("command", "another program")
     if command != COMMAND:
-        raise InputError(f"{folder}: has records of {command}; choose another folder for those of a run")
+        raise InputError(f"{folder}: contains records of {command}; choose another folder for the run")
     if step is None and measured:
         raise InputError(
-            f"{folder}: has records of a run up to step {measured}; give resume_step= to resume from a step of it "
-            "(0 starts again: later records are dropped), or choose another folder"
+            f"{folder}: contains records of a run up to step {measured}; pass resume_step= to resume from one of "
+            "its steps (later records are dropped; 0 starts again), or choose another folder"
         )
     before = fields.get("selection")
     if step and selection and isinstance(before, dict) and before != selection:

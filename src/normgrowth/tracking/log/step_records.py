@@ -1,7 +1,7 @@
-"""From the sums of many steps to quantities, by the definitions of `normgrowth.moments.moments`.
+"""Computes quantities from the sums of many steps, by the definitions of `normgrowth.moments.moments`.
 
-A step is kept as one row for each tensor: the kernel's columns, and behind them what only a run knows.
-Expanding many steps at once costs little more than expanding one, which is why a tracker waits with it.
+A step is stored as one row per tensor: the kernel's columns, then columns that only a run has.
+Expanding many steps at once costs little more than expanding one, so a tracker defers it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, b
 from normgrowth.records import Block
 
 Floats = NDArray[np.float64]
-Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three sums of the budget so far
+Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three budget sums so far
 
-# What only a run knows: of each tensor, and, the same in every row, of the model.
+# Columns that only a run has: per tensor, and per model (the same value in every row).
 OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
-STATE = ("decay_so_far",)  # what a run that is resumed goes on from: Σηλ over all steps
+STATE = ("decay_so_far",)  # state for resuming a run: Σηλ over all steps
 RULES = ("learning_rate", "decay", "equilibrium_norm", "equilibrium_angle")
 OF_OPTIMIZER = (
     "gradient_dot",
@@ -28,23 +28,23 @@ OF_OPTIMIZER = (
     "second_moment",
 )  # on request: Σgθ, Σm² and Σv of Adam's moments
 OF_RUN = ("gradient", *RULES, *OF_MODEL, *STATE)
-OF_WEIGHTS = 3  # the kernel's columns of the weights themselves: before those of references
-NONFINITE = 2  # the kernel's column with the number of NaN and infinite values
+OF_WEIGHTS = 3  # number of kernel columns for the weights themselves, before those for references
+NONFINITE = 2  # kernel column with the number of NaN and infinite values
 LEVELS = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
 
 def columns_of_run(*, optimizer_state: bool = False) -> list[str]:
-    """What a step has behind the kernel's columns."""
+    """The columns of a step after the kernel's columns."""
     gradient, *others = OF_RUN
     return [gradient, *(OF_OPTIMIZER if optimizer_state else ()), *others]
 
 
 @dataclass(frozen=True)
 class StepLayout:
-    """What the columns and rows of a step mean; the same for all steps of a file.
+    """The meaning of the columns and rows of a step; the same for all steps of a file.
 
-    totals: every step is measured, so that the budgets of the steps add up to that of the run.
+    totals: every step is measured, so that the budgets of the steps add up to the budget of the run.
     """
 
     run: str
@@ -57,19 +57,19 @@ class StepLayout:
 
     @property
     def sums(self) -> int:
-        """Columns of the kernel, before those of the run."""
+        """The number of kernel columns, before the columns of the run."""
         return OF_WEIGHTS + 3 * len(self.references)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of one step: tensors, columns."""
+        """The shape of one step: tensors, columns."""
         return len(self.readings), self.sums + len(self.of_run)
 
 
 def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Totals | None) -> Iterator[Block]:
-    """Everything that the sums of these steps say. rows: (steps, tensors, columns).
+    """All quantities of these steps. rows: (steps, tensors, columns).
 
-    before: the budget's sums up to the first of these steps; None where they are not to be told.
+    before: the budget sums up to the first of these steps; None: without totals.
     """
     if steps[0] == 0:
         yield from _start_blocks(layout, rows[0])
@@ -82,11 +82,11 @@ def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Total
         if level not in layout.levels:
             continue
         group = np.arange(len(names)) if group is None else np.asarray(group, np.intp)
-        # Groups of one step come behind those of the step before: all steps are grouped at once.
+        # Groups of consecutive steps follow each other, so that all steps are grouped at once.
         offset = np.arange(len(steps))[:, None] * len(names)
         place = np.where(group >= 0, offset + group, -1).reshape(-1)
         size = len(steps) * len(names)
-        with np.errstate(invalid="ignore"):  # steps that were not measured are NaN
+        with np.errstate(invalid="ignore"):  # sums are NaN for steps that ran out of memory
             by = by_reference(moments.grouped(place, size))
         by[None] |= _of_run(moments, run, place, size)
         for reference, values in by.items():
@@ -104,7 +104,7 @@ def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Total
 
 
 def _start_blocks(layout: StepLayout, rows: Floats) -> Iterator[Block]:
-    """Step 0: the weights before the first step, with nothing to compare them with."""
+    """Blocks of step 0: the weights before the first step, without a comparison."""
     moments = Moments.from_columns(np.asarray(layout.numel, np.int64), rows[:, :OF_WEIGHTS], [])
     for level, names, layers, roles, group in levels_of(layout.readings):
         if level in layout.levels:
@@ -131,16 +131,16 @@ def packed(
     decay_before: Floats,
     passed: int,
 ) -> Floats:
-    """The rows of one step: its sums (`measure`), an `UpdateRule` of each tensor, and what was seen of the model.
+    """The rows of one step: its sums (`measure`), an `UpdateRule` per tensor, and the logits of the model.
 
-    decay_before: Σηλ of each tensor until the step that was measured before, `passed` steps ago.
+    decay_before: Σηλ of each tensor up to the last measured step, `passed` steps ago.
     """
     rate, decay, per_sqrt_numel, per_gradient, angle = rules.T
     root = np.sqrt(np.asarray(layout.numel, np.float64))
     gradient = np.sqrt(columns[:, layout.sums])
     norm = np.where(np.isnan(per_sqrt_numel), per_gradient * gradient, per_sqrt_numel * root)
     of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
-    # Where decay goes through the gradient, the angle at equilibrium tells it: about √(2ηλ).
+    # With coupled decay, ηλ is derived from the equilibrium angle, which is about √(2ηλ).
     pace = np.nan_to_num(np.where(np.isnan(decay), angle**2 / 2, decay))
     so_far = decay_before + passed * pace
     own = np.stack([rate, decay, norm, angle], axis=1)
@@ -148,12 +148,12 @@ def packed(
 
 
 def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
-    """The moments of all tensors at all steps, one step behind the other, and beside them what the run knows."""
+    """The moments of all tensors at all steps, step after step, and the columns of the run."""
     flat = rows.reshape(-1, rows.shape[-1])
     kernel = layout.sums
     numel = np.tile(np.asarray(layout.numel, np.int64), len(flat) // len(layout.numel))
     columns = flat[:, :kernel]
-    if np.isnan(columns[:, NONFINITE]).any():  # a step that was not measured: its counts are not known either
+    if np.isnan(columns[:, NONFINITE]).any():  # a step that ran out of memory: its counts are unknown, too
         columns = columns.copy()
         columns[:, NONFINITE] = np.nan_to_num(columns[:, NONFINITE])
     moments = Moments.from_columns(numel, columns, layout.references)
@@ -163,12 +163,12 @@ def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Float
 def _of_run(
     moments: Moments, run: Mapping[str, Floats], place: NDArray[np.intp], size: int
 ) -> dict[str, Floats]:
-    """What the optimizer adds to the moments: the gradient, the two parts of the step, the equilibrium.
+    """Quantities from the optimizer: the gradient, the two parts of the step, the equilibrium.
 
     With d = ηλ the step is δ = −dθ + u, and ‖u‖² = ‖δ + dθ‖² = Σδ² + 2dΣθδ + d²Σθ².
 
-    The equilibrium of a group is that of its tensors together: squares of norms add, and the correlation of
-    a step is the mean of theirs, weighted by these squares. It is NaN if one of them has none.
+    The equilibrium of a group combines those of its tensors: squared norms add, and the correlation of a step is the
+    mean weighted by these squares. It is NaN if one tensor has no equilibrium.
     """
     chosen = place >= 0
 
@@ -210,10 +210,10 @@ def _totals(terms: list[Floats], level: str, names: Sequence[str], before: Total
 
 
 def _learning_rates(layout: StepLayout, steps: Sequence[int], rates: Floats) -> Iterator[Block]:
-    """One number for the model at steps where all agree, else one for each tensor. rates: (steps, tensors)."""
+    """One rate for the model at steps where all tensors agree, else one per tensor. rates: (steps, tensors)."""
     lowest, highest = np.fmin.reduce(rates, axis=1), np.fmax.reduce(rates, axis=1)
     at = np.asarray(steps, np.int64)
-    alike, mixed = lowest == highest, lowest < highest  # neither where the optimizer holds none
+    alike, mixed = lowest == highest, lowest < highest  # both False where the optimizer has no parameters
     if alike.any() and "model" in layout.levels:
         value = {"learning_rate": lowest[alike][:, None]}
         yield Block("model", ["model"], [None], [None], at[alike].tolist(), value)

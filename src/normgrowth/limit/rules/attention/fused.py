@@ -1,4 +1,4 @@
-"""Rules for attention in one kernel: scores, shares and values of some heads at a time."""
+"""Rules for fused attention kernels: scores, weights and values of some heads at a time."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, longest, rou
     "_scaled_dot_product_fused_attention_overrideable",
 )
 def fused_attention(operation: Operation, *args: Any, **kwargs: Any) -> Any:
-    """Scores, softmax, values; the other results of the kernel serve its gradient only."""
+    """The output of fused attention; the other results of the kernel are only for its gradient."""
     given = operation.named(args[1:], kwargs) | ({"query": args[0]} if args else {})
     if given.get("dropout_p"):
-        raise operation.refuse("dropout is on; call model.eval() first")
+        raise operation.refuse("dropout is active; call model.eval() first")
     found = attention(
         operation,
         series(given["query"]),
@@ -46,7 +46,7 @@ def fused_attention(operation: Operation, *args: Any, **kwargs: Any) -> Any:
 def attention(
     operation: Operation, q: Series, k: Series, v: Series, mask: Any, causal: bool, scale: float | None
 ) -> Series:
-    """Some heads at a time: at no time are there scores of all."""
+    """Attention for some heads at a time, so that the scores of all heads are never in memory together."""
     factor = float(q.shape[-1] ** -0.5 if scale is None else scale)
     if operation.context.attention_only:
         q = Series((Term(ZERO + 1, q.top.value, q.sources),))
@@ -67,7 +67,7 @@ def attention(
         group = [x if place is WHOLE else part_of(x, place) for x in (q, k, v, *added)]
         hidden = None if hiding is None else at(hiding, place)
         parts.append(_attended(operation, group, factor, leads, hidden, counts))
-    sums[before:] = dict.fromkeys(sums[before:])  # one sum, if of many heads
+    sums[before:] = dict.fromkeys(sums[before:])  # record a sum once, not once per group of heads
     if counts.tied:
         operation.context.ties.append(Tie(operation.context.module, **vars(counts)))
     if len(parts) == 1:
@@ -76,21 +76,23 @@ def attention(
 
 
 def _leads(operation: Operation, q: Series, k: Series, added: list[Series]) -> bool:
-    """Whether q times k is the leading order of the scores, and all that hides keys is known beforehand."""
+    """Whether q times k is the leading order of the scores, and all masks are constants."""
     degree = q.top.degree + k.top.degree
     if operation.context.exponentials or q.zero or k.zero or degree <= 0:
         return False
     if any(x.top.degree >= degree or masks_below_the_leading_order(x) for x in added):
         return False
     for x in added:
-        scores = Series((Term(degree, q.top.value, q.top.sources | k.top.sources),))  # but for its values
+        scores = Series(
+            (Term(degree, q.top.value, q.top.sources | k.top.sources),)
+        )  # only its degree matters
         note(operation, scores, x)
         find_finite_mask(operation, scores, x)
     return True
 
 
 def _hiding(added: list[Series]) -> Tensor | None:
-    """0 where a key is seen, minus infinity where it is hidden; to be added to scores."""
+    """An additive mask: 0 for visible keys, minus infinity for hidden keys; None if no key is hidden."""
     found = None
     for x in added:
         if (hidden := mask_of(x)) is not None:
@@ -123,11 +125,11 @@ def _attended(
 def _unrivaled(
     operation: Operation, q: Series, keys: Series, factor: float, hidden: Tensor | None
 ) -> Series | None:
-    """Shares where every row has one largest score: no order but the leading one is looked at."""
+    """The weights if every row has a unique largest score, from the leading order alone; None otherwise."""
     scores = torch.matmul(q.top.value, keys.top.value).mul_(factor)
     shares = torch.empty_like(scores)
     least = None
-    if q.top.degree > 0 and keys.top.degree > 0:  # as `sized` says it
+    if q.top.degree > 0 and keys.top.degree > 0:  # the same scale as in `sized`
         scale = longest(q.top.value, -1) * longest(keys.top.value, -2) * abs(factor)
         least = (scale / SMALL).expand(scores.shape[:-2])[..., None, None]
     unit = rounding_unit(operation.context, scores.dtype)

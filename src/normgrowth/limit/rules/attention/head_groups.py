@@ -1,7 +1,7 @@
-"""Attention for a few heads at a time: to decide a row of scores takes only the other rows of the same head.
+"""Attention for a few heads at a time: ties of a row of scores depend only on rows of the same head.
 
-Most rows have one largest score and no second one near it. For these the weights are one pass over the scores, and
-neither a copy of all scores nor a lower order of them is needed.
+Most rows have one largest score and no other score near it. Their weights need one pass over the scores, without a copy
+of all scores and without lower orders.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from normgrowth.limit.power_series import Series
 
-GROUP = 1 << 18  # scores of heads that are looked at together, unless one head has more
-ROWS = 1 << 18  # scores of rows that are passed over together: these fit into a cache
-Place = tuple[slice, slice]  # of a group: batch, heads
+GROUP = 1 << 18  # scores per group of heads, unless one head has more
+ROWS = 1 << 18  # scores per block of rows, which fit into the cache
+Place = tuple[slice, slice]  # slices of a group: batch, heads
 WHOLE: Place = (slice(None), slice(None))
 
 
 def groups(shape: torch.Size) -> list[Place]:
-    """Places of a tensor (batch, heads, queries, keys), in order: whole batches, or heads of one."""
+    """The groups of a tensor (batch, heads, queries, keys) in order: whole batch entries, or some heads of one."""
     batch, heads, one = shape[0], shape[1], max(1, shape[2] * shape[3])
     if not batch * heads or batch * heads * one <= GROUP:
         return [WHOLE]
@@ -34,7 +34,7 @@ def _steps(count: int, size: int) -> Iterator[slice]:
 
 
 def at(value: Tensor, place: Place) -> Tensor:
-    """The part of a group; of a dimension that is broadcast, all."""
+    """The part of a tensor for a group; broadcast dimensions are kept."""
     if place is WHOLE:
         return value
     return value[
@@ -52,18 +52,18 @@ def part_of(x: Series, place: Place) -> Series:
 
 
 def four_dimensional(value: Tensor) -> Tensor:
-    """Batch, heads, queries, keys; what is missing in front has size 1."""
+    """A view with the dimensions batch, heads, queries, keys; missing leading dimensions get size 1."""
     return value[(None,) * (4 - value.dim())] if value.dim() < 4 else value
 
 
 def one_hot(
     scores: Tensor, shares: Tensor, unit: float, hiding: Tensor | None, least: Tensor | None = None
 ) -> bool:
-    """Fill `shares` with 1 at the largest score of each row; False if some row has a second one near it.
+    """Fill `shares` with 1 at the largest score of each row; returns False if some row has another score near it.
 
-    Near is at least what `attention` takes for it: there the exact rule decides. False also where a row has no
-    largest score: nothing in it is finite. hiding: minus infinity for keys that are not seen, added to the scores.
-    unit: how near, as a part of the largest score of a row, or of `least` if that is more.
+    The tolerance is at least that of the exact rule, which decides those rows. Also returns False if a row has no
+    finite score. hiding: an additive mask with minus infinity for hidden keys. unit: the tolerance relative to the
+    largest absolute score of a row, or to `least` if that is larger.
     """
     count, step = scores.shape[2], max(1, ROWS // max(1, scores.shape[0] * scores.shape[1] * scores.shape[3]))
     for part in _steps(count, step):

@@ -1,7 +1,7 @@
 """Attention scores whose lower orders are computed only for heads in which rows tie.
 
-Lower orders of all heads at once would take several times the memory of the scores. Queries and keys are small: they
-are kept instead, with what multiplies the scores and what is added to them.
+Lower orders of all heads at once would take several times the memory of the scores. Instead, the queries and keys are
+kept, which are small, together with the factor of the scores and the terms added to them.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from normgrowth.limit.rules.attention.ties import sized
 def scores_of(
     operation: Operation, q: Series, keys: Series, factor: float, added: Sequence[Series]
 ) -> Series:
-    """Queries times keys times a factor, and what is added, with all orders; keys: a column for each."""
+    """Queries times keys times a factor plus the added terms, with all orders. keys: one column per key."""
     scores = sized(product(torch.matmul, q, keys, operation.orders), q, keys)
     scores = scores if factor == 1 else times(scores, factor)
     for x in added:
@@ -30,13 +30,13 @@ def scores_of(
 
 
 def masks_below_the_leading_order(x: Series) -> bool:
-    """Whether something that is added to scores masks keys although it is no constant."""
+    """Whether a term added to the scores masks keys although it is not a constant."""
     given = x.is_constant and not x.top.sources
     return not given and any(float(t.value.amin()) <= mask_bound(t.value.dtype) for t in x.terms)
 
 
 def leading_scores(operation: Operation, q: Series, keys: Series) -> Series | None:
-    """The scores of many queries with their lower orders put off; None if all orders are to be computed at once."""
+    """The scores of many queries with deferred lower orders; None if all orders must be computed at once."""
     size = q.shape[:-1].numel() * keys.shape[-1] if len(q.shape) == 3 else 0
     if size <= head_groups.GROUP or operation.orders == 1 or len(q.terms) == len(keys.terms) == 1:
         return None
@@ -58,13 +58,13 @@ def _leading(x: Series) -> Series:
 
 
 def _kept(x: Series) -> Series:
-    """With a copy of the leading term, which is a tensor of the network and may be written to."""
+    """The series with a copy of its leading term, because the network may write to the original tensor."""
     return x.changed(terms=(replace(x.top, value=x.top.value.clone()), *x.terms[1:]), scales=None)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the lower orders of scores are made from."""
+    """The deferred lower orders of scores: queries, keys, factor and added terms."""
 
     operation: Operation
     q: Series
@@ -85,7 +85,7 @@ class Scores:
         sums = self.operation.context.sums
         before = len(sums)
         found = scores_of(self.operation, q, keys, self.factor, added)
-        del sums[before:]  # `plus` has written them down
+        del sums[before:]  # `plus` has already recorded them
         return found
 
     def viewed(self, shape: torch.Size) -> "Scores | None":

@@ -1,4 +1,4 @@
-"""The shares of keys in the limit: those with the largest score, told apart by every order that counts."""
+"""The weights (shares) of keys in the limit: keys with the largest score, with ties broken by lower orders."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -13,7 +13,7 @@ from normgrowth.limit.rules.attention.ties import TieCounts, count_of_rows, scal
 
 
 def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> Series:
-    """By every order that counts, and how many rows tied on the way."""
+    """The weights of keys from all orders down to degree 0; adds the numbers of ties to `counts`."""
     positive = [term for term in x.terms if term.degree > 0]
     level = x.at(ZERO)
     alive, closed = _seen(x, dim)
@@ -23,7 +23,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
             value = value.masked_fill(~alive, float("-inf"))
         return Series((Term(ZERO, torch.softmax(value, dim), x.sources),), _below_zero(x))
     visible, sources = alive, 0
-    led: Tensor | None = None  # scores whose leading term has come
+    led: Tensor | None = None  # scores whose leading term was processed
     for place, term in enumerate(positive):
         sources |= term.sources
         value = _only(term.value, alive)
@@ -34,7 +34,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
             winners &= alive
         count = count_of_rows(winners, dim)
         if closed is not None:
-            count = count.masked_fill(closed.squeeze(dim), 1)  # nothing to see there, and nothing to tell
+            count = count.masked_fill(closed.squeeze(dim), 1)  # fully masked rows have no tie
         open_ = count > 1
         if place == 0:
             counts.rows, counts.tied, counts.near = count.numel(), int(open_.sum()), near
@@ -44,7 +44,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
         led = term.value != 0 if led is None else led | (term.value != 0)
         following = positive[place + 1].degree if place + 1 < len(positive) else ZERO
         if x.rest is not None and x.rest >= following and not counts.undecided:
-            # What was left out comes before what is looked at next; but it is always below the leading term.
+            # Orders that were left out would come before the next term; but they are always below the leading term.
             counts.undecided = int((open_ & (winners & led).any(dim)).sum())
     assert alive is not None
     found = alive.to(x.top.value.dtype)
@@ -66,7 +66,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
 
 
 def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) -> Exponential:
-    """What other keys keep, exp(-(largest - score)), and what that takes away from those that win."""
+    """The exponentially small weights exp(-(largest - score)) of losing keys, and their effect on the winners."""
     best = shares.argmax(dim, keepdim=True)
     open_ = x.map(lambda value: _only(value, visible).nan_to_num(neginf=0.0))
     behind = combine(
@@ -91,7 +91,7 @@ def _sources_at(x: Series, degree: Fraction) -> int:
 
 
 def _seen(x: Series, dim: int) -> tuple[Tensor | None, Tensor | None]:
-    """Where nothing masks, and which rows are masked whole (these are open as a whole, as softmax has it)."""
+    """The visible keys, and the fully masked rows, where all keys count as visible, as in softmax; None if no mask."""
     hidden: Tensor | None = None
     for term in x.terms:
         here = hides(term.value)
@@ -110,7 +110,7 @@ def _equal(level: Tensor, alive: Tensor, dim: int) -> Tensor:
 
 
 def _below_zero(x: Series) -> Fraction | None:
-    """The highest order that changes the shares: they are bounded, so none is above 0."""
+    """The highest degree of the weights that was left out; at most 0, because weights are bounded."""
     return highest(
         *(min(d, ZERO) for d in (*(t.degree for t in x.terms if t.degree < 0), x.rest) if d is not None)
     )

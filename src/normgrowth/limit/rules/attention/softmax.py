@@ -1,4 +1,4 @@
-"""Rules for softmax and its logarithm: what wins as c grows."""
+"""Rules for softmax and its logarithm."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_uni
 
 @rule("_softmax", "_safe_softmax", unfinished=True)
 def softmax(operation: Operation, x: Any, dim: int, *_: Any) -> Series | Tensor:
-    if not isinstance(x, Series):  # heads alone are made hard: scores are scaled, the network is not
+    if not isinstance(x, Series):  # attention_only: the scores grow, the network does not
         return distribution(operation, Series((Term(ZERO + 1, x, 0),)), dim).top.value
     return distribution(operation, x, dim)
 
@@ -24,8 +24,8 @@ def softmax(operation: Operation, x: Any, dim: int, *_: Any) -> Series | Tensor:
 def distribution(operation: Operation, x: Series, dim: int) -> Series:
     """Softmax of c^k v + c^j w + ...
 
-    The highest positive order leaves its largest entries; among those that tie the next positive order decides,
-    and so on. What is of degree 0 weighs the ones that are left by its own softmax. Nothing lower counts.
+    The highest positive order keeps only its largest entries; the next positive order breaks ties, and so on. The
+    remaining entries are weighted by the softmax of their part of degree 0. Lower orders have no effect.
     """
     counts = TieCounts()
     rank = len(x.shape)
@@ -39,7 +39,7 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
 
 
 def _by_groups(operation: Operation, x: Series, counts: TieCounts) -> Series:
-    """Over the last dimension, some heads at a time."""
+    """Softmax over the last dimension, for some heads at a time."""
     whole = x.map(four_dimensional)
     found = torch.empty(whole.shape, dtype=whole.top.value.dtype, device=whole.top.value.device)
     sources, rest, doubt = x.top.sources, None, False
@@ -62,7 +62,7 @@ def _by_groups(operation: Operation, x: Series, counts: TieCounts) -> Series:
 
 @rule("_log_softmax")
 def log_softmax(operation: Operation, x: Series, dim: int, *_: Any) -> Series:
-    """x minus its largest entry, minus the logarithm of how many share it."""
+    """x minus its largest entry, minus the logarithm of the number of ties."""
     if x.top.degree <= 0:
         level = x.at(ZERO)
         found = distribution(operation, x, dim)

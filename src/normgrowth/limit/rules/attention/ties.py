@@ -1,4 +1,4 @@
-"""Which scores of a row are the largest, within rounding, and how many rows have several."""
+"""The largest scores of each row, within rounding, and the number of rows with ties."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,13 +10,13 @@ from normgrowth.limit.dispatch import Operation
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.power_series import Series
 
-# Scores of random queries and keys are some tenth of |q||k|: below a 16th they are small by accident.
+# Scores of random queries and keys are around a tenth of |q||k|; scores below a 16th are small by chance.
 SMALL = 16
 
 
 @dataclass
 class TieCounts:
-    """The counts of a Tie, as they are found."""
+    """The running counts of a Tie."""
 
     rows: int = 0
     tied: int = 0
@@ -25,7 +25,7 @@ class TieCounts:
     undecided: int = 0
 
     def add(self, other: "TieCounts") -> None:
-        """The ties of other rows; rows are counted once, by whoever goes through them."""
+        """Add the ties of other rows; the caller counts `rows`."""
         self.tied += other.tied
         self.near += other.near
         self.uniform += other.uniform
@@ -33,10 +33,10 @@ class TieCounts:
 
 
 def winners_of(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]:
-    """The largest entries of each row, and how many rows have some that are equal within the tolerance only.
+    """The largest entries of each row, and the number of rows with entries that are equal only within the tolerance.
 
-    Equal keys tie in every row, and rounding parts them. Keys that come close in one row and differ in others
-    are not equal: there the larger one wins.
+    Equal keys tie in every row and differ only by rounding. Keys that are close in one row but differ in others are
+    not equal: the larger score wins.
     """
     largest = value.amax(dim, keepdim=True)
     winners = value >= largest - tolerance
@@ -45,13 +45,15 @@ def winners_of(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]
     count = int(near.sum())
     if not count:
         return winners, 0
-    if dim % value.dim() != value.dim() - 1 or value.dim() < 2 or value.shape[-2] < 2:  # no other rows to ask
+    if (
+        dim % value.dim() != value.dim() - 1 or value.dim() < 2 or value.shape[-2] < 2
+    ):  # no other rows to compare with
         return value >= largest - tolerance / 16, count
     at = near.nonzero()
     row = value[tuple(at.T)]
     best = row.argmax(-1)
     other = torch.where(winners[tuple(at.T)], row, float("inf")).argmin(-1)
-    matrices = value.transpose(-1, -2)  # a row for each key
+    matrices = value.transpose(-1, -2)  # one row per key
     heads = tuple(at[:, :-1].T)
     apart = (matrices[(*heads, best)] - matrices[(*heads, other)]).abs().nan_to_num(0.0, posinf=0.0)
     room = tolerance.squeeze(-1)[heads] if heads else tolerance.squeeze(-1).expand(len(at), -1)
@@ -62,12 +64,12 @@ def winners_of(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]
 
 
 def count_of_rows(chosen: Tensor, dim: int) -> Tensor:
-    """How many of each row; by way of float32, since a sum of booleans goes by way of int64."""
+    """The number of True values per row, summed in float32, because a sum of booleans converts to int64."""
     return chosen.to(torch.float32).sum(dim)
 
 
 def sized(scores: Series, queries: Series, keys: Series) -> Series:
-    """Scores with the size of what they are summed from: equal keys differ by its rounding, however small a sum is."""
+    """Scores with the size |q||k| of their summands, whose rounding separates equal keys even if the sum is small."""
     if len(scores.shape) < 3 or scores.zero or queries.top.degree <= 0 or keys.top.degree <= 0:
         return scores
     rows = {t.degree: longest(t.value, -1) for t in queries.terms}
@@ -86,7 +88,7 @@ def longest(value: Tensor, dim: int) -> Tensor:
 
 
 def scale_of(x: Series, degree: Fraction, dim: int) -> Tensor | None:
-    """What the scores of each matrix were summed from, in size; None if that is not known."""
+    """The size of the summands of each matrix's scores; None if unknown."""
     found = None if x.scales is None else x.scales.get(degree)
     outer = x.shape[:-2]
     if found is None or dim % len(x.shape) != len(x.shape) - 1 or found.numel() != outer.numel():
@@ -95,15 +97,15 @@ def scale_of(x: Series, degree: Fraction, dim: int) -> Tensor | None:
 
 
 def tolerances(context: Context, value: Tensor, dim: int, scale: Tensor | None) -> Tensor:
-    """Units of rounding of the largest score, in size, of a row.
+    """The tolerance for ties in each row, in units of rounding of its largest absolute score.
 
-    Equal tokens come out of a few layers some hundred units apart, in float32 and float64. In bfloat16 scores are so
-    coarse that 1 to 6 rows in 100 tie by themselves, and a tolerance would tie every second one: no unit is larger
-    than float32's, so that in 16 bits a tie is equality.
+    After a few layers, equal tokens differ by around a hundred units, in float32 and float64. bfloat16 scores are so
+    coarse that 1% to 6% of the rows tie by chance, and a tolerance in its units would tie half of the rows. So the unit
+    is at most that of float32, and 16-bit scores tie only if they are equal.
     """
     value = torch.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
     size = torch.maximum(-value.amin(dim, keepdim=True), value.amax(dim, keepdim=True))
-    if scale is not None:  # scores far below what they are summed from round by more
+    if scale is not None:  # scores much smaller than their summands have a larger rounding error
         size = torch.maximum(size, scale / SMALL)
     return size * rounding_unit(context, value.dtype)
 
@@ -113,7 +115,7 @@ def rounding_unit(context: Context, dtype: torch.dtype) -> float:
 
 
 def weigh(operation: Operation, shares: Series, values: Series) -> None:
-    """Whether a tie in doubt matters: not if the keys that tie have equal values."""
+    """Count the outputs that an undecided tie may change: none if the tied keys have equal values."""
     p, v = shares.top.value, values.top.value
     squares = torch.matmul(p, v.square())
     spread = squares - torch.matmul(p, v).square()

@@ -33,7 +33,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Asymptotes:
-    """The straight lines that f comes to, faster than any power: slope and level far to the left and right."""
+    """The asymptotes of f on the left and right, as (slope, level); f approaches them faster than any power."""
 
     left: tuple[float, float]
     right: tuple[float, float]
@@ -74,13 +74,13 @@ def activation(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> An
     return (found, found) if name == "log_sigmoid_forward" else found
 
 
-# How a function comes to its asymptotes: f(x) = asymptote + weight · exp(-rate |x|), with a weight on the left and on
-# the right, and the rate. Of softplus with beta = 1.
+# How functions approach their asymptotes: f(x) = asymptote + weight · exp(-rate |x|), as (weight on the left, weight on
+# the right, rate). softplus with beta = 1.
 TAILS = {"sigmoid": (1.0, -1.0, 1.0), "tanh": (2.0, -2.0, 2.0), "softplus": (1.0, 1.0, 1.0)}
 
 
 def tail(x: Series, left: float, right: float, rate: float) -> Exponential:
-    """Of elements that grow; others have none."""
+    """The exponentially small part of f(x) for elements that grow; 0 for others."""
     if (growing := growing_elements(x)) is None:
         return nothing(x.top.value)
     sign = torch.where(growing, x.sign(), x.top.value.new_zeros(()))
@@ -98,7 +98,7 @@ def gated(operation: Operation, x: Series, dim: int = -1) -> Series:
 
 @rule("elu")
 def elu(operation: Operation, x: Series, alpha: float = 1, scale: float = 1, inner: float = 1) -> Series:
-    """Either side by itself: unless alpha is 1 they meet at 0 in a kink, where there is no one tangent."""
+    """elu, computed separately for positive and negative values: unless alpha is 1, it has a kink at 0."""
     sign = x.sign()
     above = x.only(sign > 0).map(lambda value: value * scale)
     below = x.only(sign < 0).map(lambda value: value * inner)
@@ -112,7 +112,7 @@ def celu(operation: Operation, x: Series, alpha: float = 1) -> Series:
 
 
 def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], lines: Asymptotes) -> Series:
-    """f(c^k v): on its asymptotes for k > 0, itself for k = 0, its tangent at 0 for k < 0."""
+    """f(c^k v): the asymptotes for k > 0, f itself for k = 0, the tangent at 0 for k < 0."""
     if x.top.degree > 0 and lines is LIKE_RELU and f(x.top.value.new_zeros(())) == 0:
         if len(x.terms) == 1:
             return x.map(torch.relu)
@@ -130,7 +130,7 @@ def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], line
             return {ZERO: _by_sign(torch.sign(value), *levels)}
         return {ZERO: f(value)} if degree == 0 else _tangent(f, degree, value)
 
-    # What is carried of the argument below degree 0 is left out of a level, but not of a slope.
+    # Terms of the argument below degree 0 are left out of a level, but not of a slope.
     found = by_element(x, level, relative=x.terms[-1].degree <= 0 or x.rest is not None, curved=True)
     if x.top.degree == 0:
         found = expanded(operation, x, found, lambda n: _derivative(f, x.top.value, n))
@@ -166,7 +166,7 @@ def _tangent(f: Callable[[Tensor], Tensor], degree: Fraction, value: Tensor) -> 
 
 
 def _derivative(f: Callable[[Tensor], Tensor], at: Tensor, n: int) -> Tensor:
-    """The n-th derivative, over n!."""
+    """The n-th derivative divided by n!."""
     with _autograd(), torch.enable_grad():
         at = at.detach().clone().requires_grad_()
         value = f(at)
@@ -176,7 +176,7 @@ def _derivative(f: Callable[[Tensor], Tensor], at: Tensor, n: int) -> Tensor:
 
 
 def _autograd() -> Any:
-    """Inside a dispatch mode autograd is off, keys and all; here it is on."""
+    """Enable autograd inside a dispatch mode, which excludes its dispatch keys."""
     off = torch._C._dispatch_tls_local_exclude_set()
     for name in dir(torch._C.DispatchKey):
         key = getattr(torch._C.DispatchKey, name)
@@ -187,7 +187,7 @@ def _autograd() -> Any:
 
 @rule("relu", "abs", "leaky_relu")
 def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
-    """Homogeneous of degree 1: the sign of the leading term decides for all."""
+    """Functions that are homogeneous of degree 1: the sign of the leading term determines the slope of all terms."""
     if x.top.value.is_complex():
         return modulus(operation, x)
     if len(x.terms) == 1 and x.exponential is None:
@@ -200,7 +200,7 @@ def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
 
 @rule("_prelu_kernel")
 def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
-    """x where it is positive, slope · x elsewhere; the slope is a parameter and grows."""
+    """prelu: x if positive, else slope · x, where the slope is a parameter and grows."""
     x = series(x)
     sloped = product(torch.mul, x, series(slope), operation.orders)
     return choose(x.sign() > 0, x, sloped)
@@ -208,7 +208,7 @@ def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
 
 @rule("hardshrink", "softshrink")
 def shrunk(operation: Operation, x: Series, bound: float = 0.5) -> Series:
-    """0 within the bound; outside it x, which softshrink moves towards 0 by the bound."""
+    """hardshrink and softshrink: 0 within the bound; outside it x, which softshrink moves towards 0 by the bound."""
     sign = x.sign()
     outside = add(times(x, sign), series(bound, x), -1).sign() > 0
     if operation.name == "softshrink":
@@ -219,18 +219,18 @@ def shrunk(operation: Operation, x: Series, bound: float = 0.5) -> Series:
 @rule("threshold")
 def threshold(operation: Operation, x: Series, at: Any, value: Any) -> Series:
     if at != 0 or value != 0:
-        raise operation.refuse("a threshold other than 0 has no rule")
+        raise operation.refuse("no rule for a threshold other than 0")
     return piecewise_linear(Operation(aten.relu.default, operation.context), x)
 
 
 @rule("sin", "cos", "log1p", "sinh", "cosh", "erfinv", "tan", "atan", "asin", "acos", "atanh")
 def smooth(operation: Operation, x: Series) -> Series:
     if growing_elements(x) is not None:
-        raise operation.refuse(f"has no limit, or no power of c for a size, at degree {x.top.degree}")
+        raise operation.refuse(f"has no limit that is a power of c for an input of degree {x.top.degree}")
     level = x.at(ZERO)
     if operation.name not in ("asin", "acos") or level is None or not bool((edge := level.abs() == 1).any()):
         return towards(operation, x, operation, LIKE_STEP)
-    # The slope is infinite there: what is lower by d changes the result by d/2.
+    # The slope is infinite there: a term lower by d degrees changes the result at d/2 degrees.
     below = highest(x.rest, *(term.degree for term in x.terms if term.degree < 0))
     inside = towards(operation, x.only(~edge), operation, LIKE_STEP)
     at_edge = Series((Term(ZERO, operation(level), x.sources),), None if below is None else below / 2)

@@ -20,9 +20,10 @@ aten = torch.ops.aten
 
 @rule("exp", "expm1", "exp2")
 def exponential(operation: Operation, x: Series) -> Series:
-    """Where the argument goes to minus infinity nothing is left, or -1; where to infinity there is no limit.
+    """exp is 0 (expm1: -1) if the argument goes to minus infinity; there is no limit if it goes to infinity.
 
-    That is refused when something comes to depend on it: hand-written functions often leave such values out.
+    The error for infinite values is raised only if a result depends on them, because hand-written functions often
+    discard such values.
     """
     growing = growing_elements(x)
     refusal = None
@@ -39,7 +40,7 @@ def exponential(operation: Operation, x: Series) -> Series:
 
 
 def _sources(x: Series, where: Tensor) -> int:
-    """The parameters that make elements grow."""
+    """The parameters that make these elements grow."""
     found = 0
     for term in x.terms:
         if term.degree > 0 and bool((where & (term.value > 0)).any()):
@@ -58,7 +59,7 @@ def raised(operation: Operation, x: Any, exponent: Any) -> Series:
         return power(operation, x, exponent)
     base = None if isinstance(x, Series) else torch.as_tensor(x)
     if base is None or not isinstance(exponent, Series) or bool((base <= 0).any()):
-        raise operation.refuse("a base that grows or is not positive, with an exponent that varies")
+        raise operation.refuse("an exponent that varies needs a base that is constant and positive")
     rate = series(base.to(exponent.top.value.dtype).log())
     exp = Operation(aten.exp.default, operation.context, arguments=operation.arguments)
     return exponential(exp, product(torch.mul, exponent, rate, operation.orders))
@@ -66,7 +67,7 @@ def raised(operation: Operation, x: Any, exponent: Any) -> Series:
 
 @rule("log", "log2", "log10")
 def logarithm(operation: Operation, x: Series) -> Series:
-    """Of a constant, a constant; of what is exponentially small, minus its decay."""
+    """The logarithm of a constant is a constant; of an exponentially small part, it is minus its decay."""
     gone = torch.zeros_like(x.top.value, dtype=torch.bool)
     if x.lost or x.exponential is not None:
         gone = x.vanishes()
@@ -75,7 +76,7 @@ def logarithm(operation: Operation, x: Series) -> Series:
         here = open_ & (term.value != 0)
         if term.degree != 0 and bool(here.any()):
             raise operation.refuse(
-                f"of a value of degree {term.degree} grows like log c, which is no power of c"
+                f"the logarithm of a value of degree {term.degree} grows like log c, which is not a power of c"
             )
         open_ = open_ & ~here
     unit = float(operation(torch.tensor(math.e, dtype=torch.float64)))
@@ -99,7 +100,7 @@ def logarithm(operation: Operation, x: Series) -> Series:
 
 
 def _near_one(operation: Operation, x: Series, found: Series, unit: float) -> Series:
-    """log(1 + w) = w - ...: there what is lower leads."""
+    """log(1 + w) = w - ...: where the leading term is 1, the lower terms lead."""
     ones = x.top.value == 1
     if (x.rest is None and len(x.terms) == 1) or not bool(ones.any()):
         return found
@@ -112,7 +113,7 @@ def _near_one(operation: Operation, x: Series, found: Series, unit: float) -> Se
 
 @rule("logsumexp", "special_logsumexp")
 def log_sum(operation: Operation, x: Series, dim: Any, keepdim: bool = False) -> Series:
-    """The largest entry, plus the logarithm of how many share it."""
+    """The largest entry plus the logarithm of the number of ties."""
     if not (count := len(x.shape)):
         return x
     dims = sorted({d % count for d in ([dim] if isinstance(dim, int) else dim)}) or list(range(count))
@@ -144,7 +145,7 @@ def _log_sum_of_rows(operation: Operation, x: Series) -> Series:
 
 
 def _largest(x: Series, winner: Tensor, share: Tensor) -> Series:
-    """The largest entry; of terms that vanish, the mean over the entries that share the sum: its derivative."""
+    """The largest entry; for terms that vanish, the weighted mean over the tied entries (the derivative)."""
 
     def taken(term: Term) -> Tensor:
         if term.degree >= 0:
@@ -168,6 +169,6 @@ def log_sum_of_two(operation: Operation, a: Any, b: Any) -> Series:
 def log_odds(operation: Operation, x: Series, eps: float | None = None) -> Series:
     """log(x) - log(1 - x)."""
     if eps is not None:
-        raise operation.refuse("logit with eps has no rule; clamp first")
+        raise operation.refuse("no rule for logit with eps; clamp first")
     log = Operation(aten.log.default, operation.context, arguments=operation.arguments)
     return summed(operation, logarithm(log, x), logarithm(log, add(series(1.0, x), x, -1)), -1)

@@ -28,12 +28,12 @@ from normgrowth.limit.rules.arithmetic import add, series, shortened
 
 
 def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series:
-    """(c^k v)^p = c^(kp) v^p; lower orders by the binomial series."""
+    """(c^k v)^p = c^(kp) v^p, with lower orders from the binomial series."""
     p = _rational(exponent)
     if p == 0:
         return series(torch.ones_like(x.top.value))
     if p < 0 and x.zero:
-        raise operation.refuse("divides by an exact zero")
+        raise operation.refuse("division by an exact zero")
     count_cancelled(operation, x, p < 0)
 
     def f(degree: Fraction, value: Tensor) -> dict[Fraction, Tensor]:
@@ -41,14 +41,14 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
 
     found = by_element(x, f)
     found = expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
-    found.known_zeros = x.known_zeros  # nobody else has it yet
+    found.known_zeros = x.known_zeros  # safe: `found` is not shared yet
     if x.exponential is None or p < 0:
         return found
     return found.changed(exponential=_small_part(x, x.exponential, float(p)), lost=x.lost)
 
 
 def _small_part(x: Series, part: Exponential, p: float) -> Exponential:
-    """(w exp(-d))^p where nothing else is left of x; p x^(p-1) w exp(-d) elsewhere."""
+    """The small part of x^p: (w exp(-d))^p where x has no power of c, else p x^(p-1) w exp(-d)."""
     gone = x.vanishes()
     slope = p * torch.pow(leading_values(x), p - 1) * part.weight
     weight = torch.where(gone, torch.pow(part.weight, p), slope)
@@ -65,9 +65,9 @@ def _binomial(p: Fraction, n: int) -> float:
 
 
 def expanded(operation: Operation, x: Series, found: Series, derivative: Callable[[int], Tensor]) -> Series:
-    """Taylor's series in the lower terms w: f(v + w) = f(v) + f'(v) w + ..., where one leading term holds everywhere.
+    """Add the Taylor series in the lower terms w, f(v + w) = f(v) + f'(v) w + ..., if all elements have one degree.
 
-    derivative(n) is the n-th derivative at v, over n!.
+    derivative(n) is the n-th derivative at v divided by n!.
     """
     if operation.orders == 1 or len(x.terms) == 1 or len(found.terms) > 1 or bool((x.top.value == 0).any()):
         return found
@@ -83,7 +83,7 @@ def expanded(operation: Operation, x: Series, found: Series, derivative: Callabl
 
 
 def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
-    """A leading term that came to 0 where a lower one was left out: the limit there is not known."""
+    """Count leading terms that are 0 although a lower term was left out: the limit is then unknown."""
     if matters and x.rest is not None and not all_nonzero(x.top.value):
         nothing = torch.ones_like(x.top.value, dtype=torch.bool)
         for term in x.terms:
@@ -115,7 +115,7 @@ def reciprocal(operation: Operation, x: Series) -> Series:
 @rule("div", "true_divide", unfinished=True)
 def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None = None) -> Series:
     if rounding_mode is not None:
-        raise operation.refuse("rounding has no limit")
+        raise operation.refuse("no rule for division with rounding")
     if not isinstance(b, Series):
         return times(a, 1 / b)
     a, b = finished(series(a, b)), finished(b)
@@ -127,7 +127,7 @@ def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None 
 
 
 def _divided_by_vanishing(operation: Operation, a: Series, b: Series, gone: Tensor) -> Series:
-    """Where a divisor is smaller than any power of c, so is what it divides, and the ratio has a limit."""
+    """The ratio where divisor and dividend are both smaller than any power of c."""
     one = torch.ones_like(b.top.value)
     safe = combine(lambda x, y: torch.where(gone, y, x), replace(b, exponential=None), constant(one))
     found = product(torch.mul, a, power(operation, safe, -1), operation.orders)
@@ -139,7 +139,7 @@ def _divided_by_vanishing(operation: Operation, a: Series, b: Series, gone: Tens
     numerator = a.exponential or nothing(a.top.value)
     inside, growing = ratio(numerator, b.exponential, shape)
     if bool((wide & (growing | ~a.vanishes().expand(shape))).any()):
-        raise operation.refuse("divides by a value that falls faster than any power of c")
+        raise operation.refuse("division by a value that vanishes faster than any power of c")
     left = of_product(found, a, safe) if a.exponential is not None else found
     return replace(
         combine(lambda x, y: torch.where(wide, x, y), inside, left, moves=True), lost=a.lost or b.lost

@@ -47,7 +47,7 @@ def modulus(operation: Operation, x: Series) -> Series:
 
 @rule("_cdist_forward")
 def distances(operation: Operation, a: Any, b: Any, order: float, *_: Any) -> Any:
-    """Between all rows of a and all rows of b."""
+    """Distances between all rows of a and all rows of b."""
     a = series(a).move(lambda value: value.unsqueeze(-2))
     b = series(b).move(lambda value: value.unsqueeze(-3))
     return length(operation, summed(operation, a, b, -1), float(order), [-1])
@@ -60,7 +60,7 @@ def euclidean_distances(operation: Operation, a: Any, b: Any) -> Any:
 
 @rule("_weight_norm_interface")
 def weight_norm(operation: Operation, direction: Any, size: Any, dim: int = 0) -> tuple[Any, Any]:
-    """size · direction / |direction|, the length taken over all dimensions but one."""
+    """size · direction / |direction|, with the norm over all dimensions but one."""
     direction, size = series(direction), series(size)
     others = [d for d in range(len(direction.shape)) if d != dim]
     lengths = length(operation, direction, 2.0, others, keepdim=True)

@@ -1,4 +1,4 @@
-"""Rules for losses, as far as they are not made of other operations."""
+"""Rules for losses that are not composed of other operations."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ REDUCTIONS = {0: lambda value: value, 1: torch.mean, 2: torch.sum}  # as ATen nu
 
 @rule("nll_loss_forward", "nll_loss2d_forward")
 def negative_log_likelihood(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Linear in the log-probabilities; the second result is a sum of the weights of classes."""
+    """Negative log-likelihood, linear in the log-probabilities; the second result is the sum of class weights."""
     if not isinstance(x, Series) or isinstance(operation.named(args, kwargs).get("weight"), Series):
-        raise operation.refuse("weights of classes that grow have no rule")
+        raise operation.refuse("no rule for class weights that grow")
     _, weights = operation(x.top.value, *args, **kwargs)
     return x.map(lambda value: operation(value, *args, **kwargs)[0]), weights
 

@@ -1,4 +1,4 @@
-"""Rules for the largest value of each window."""
+"""Rules for max pooling."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ DIMENSIONS = {
 
 @rule(*DIMENSIONS)
 def largest_of_windows(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> tuple[Series, Tensor]:
-    """Where the pool of the ranks finds its largest, there is that of the values."""
+    """Max pooling of the ranks gives the positions of the largest values."""
     first = len(x.shape) - DIMENSIONS[operation.name]
     flat = x.move(lambda value: value.reshape(*x.shape[:first], -1))
     ranked, *_ = ranks(flat, -1)

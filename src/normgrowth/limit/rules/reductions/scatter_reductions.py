@@ -1,4 +1,4 @@
-"""The rule for `scatter_reduce`: sums, means and extremes of groups of values that an index names."""
+"""The rule for `scatter_reduce`: sums, means and extremes of groups of values given by an index."""
 
 from typing import Any
 
@@ -24,25 +24,25 @@ def scatter_reduce(
     include_self: bool = True,
 ) -> Series:
     x, source = series(x), series(source)
-    if reduce in ("sum", "mean"):  # linear in both together
+    if reduce in ("sum", "mean"):  # jointly linear in both arguments
 
         def reduced(a: Tensor, b: Tensor) -> Tensor:
             return operation(a, dim, index, b, reduce, include_self=include_self)
 
         return combine(reduced, x, source)
     if reduce not in ("amax", "amin"):
-        raise operation.refuse(f"a scatter with reduce={reduce!r} has no rule")
+        raise operation.refuse(f"no rule for scatter_reduce with reduce={reduce!r}")
     if not index.numel():
         return x
     dim = dim % len(x.shape)
     if any(x.shape[d] != size for d, size in enumerate(index.shape) if d != dim):
-        raise operation.refuse("an index that is smaller than the tensor has no rule")
+        raise operation.refuse("no rule for an index that is smaller than the tensor")
     source = source.move(lambda value: value[tuple(slice(size) for size in index.shape)])
     return _extremes(x, dim, index, source, 1 if reduce == "amax" else -1, include_self)
 
 
 def _extremes(x: Series, dim: int, index: Tensor, source: Series, side: int, include_self: bool) -> Series:
-    """Where the ranks have their largest, or smallest, there is that of the values."""
+    """The extremes of values, at the positions of the extreme ranks."""
     both = combine(lambda a, b: torch.cat([a, b], dim), x, source, moves=True)
     ranked = ranks(both, dim)[0] * side
     own, given = ranked.split([x.shape[dim], index.shape[dim]], dim)
