@@ -258,7 +258,7 @@ def test_no_text_becomes_html(title, cell):
         "scope",
         "tabindex",
         "aria-label",
-        "aria-labeledby",
+        "aria-labelledby",
     }
     spelled = document._inert(json.dumps({"label": cell}))
     assert not set("<>&") & set(spelled)

@@ -137,7 +137,7 @@ def text(words: object) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = [f'<section id="{section.id}" aria-labeledby="{section.id}-title">']
+    parts = [f'<section id="{section.id}" aria-labelledby="{section.id}-title">']
     parts.append(f'<h2 id="{section.id}-title">{text(section.title)}</h2>')
     parts += [f"<p>{text(sentence)}</p>" for sentence in section.sentences]
     parts += [_item(item) for item in section.items]
