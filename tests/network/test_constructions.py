@@ -193,7 +193,7 @@ def test_bad_strings_say_what_is_wrong():
     network = anbn(max_length=4)
     for words, message in (
         (["ab", "a"], "one length"),
-        (["aabbb"], "longer than the 4"),
+        (["aabbb"], "longer than max_length, 4"),
         (["ax"], "'x' is not"),
     ):
         with pytest.raises(InputError, match=message):
