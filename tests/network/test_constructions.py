@@ -192,7 +192,7 @@ def test_other_languages_by_their_rules():
 def test_bad_strings_say_what_is_wrong():
     network = anbn(max_length=4)
     for words, message in (
-        (["ab", "a"], "one length"),
+        (["ab", "a"], "same length"),
         (["aabbb"], "longer than max_length, 4"),
         (["ax"], "'x' is not"),
     ):

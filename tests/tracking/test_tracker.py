@@ -452,7 +452,7 @@ def test_selection_and_scopes():
     assert row_of(tracker.trace.records, 1, "model", "model")["numel"] == wanted
     with pytest.raises(InputError, match="Tiny: no tensor is counted"):
         WholeTracker(model, optimizer, select="nothing like this")
-    with pytest.raises(InputError, match="levels must be among .*, got 'head'"):
+    with pytest.raises(InputError, match=r"levels must be among .*, got 'head'"):
         WholeTracker(model, optimizer, levels=["head"])
 
 
