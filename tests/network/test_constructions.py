@@ -192,8 +192,8 @@ def test_other_languages_by_their_rules():
 def test_bad_strings_say_what_is_wrong():
     network = anbn(max_length=4)
     for words, message in (
-        (["ab", "a"], "one length"),
-        (["aabbb"], "longer than the 4"),
+        (["ab", "a"], "same length"),
+        (["aabbb"], "longer than max_length, 4"),
         (["ax"], "'x' is not"),
     ):
         with pytest.raises(InputError, match=message):

@@ -219,7 +219,7 @@ def test_rates_of_made_up_errors():
         ({"c": [0.0, 1.0]}, "above 0"),
         ({"c": [2.0, 1.0]}, "must be strictly ascending"),
         ({"seeds": []}, "at least one"),
-        ({"seeds": [1, 1]}, "each once"),
+        ({"seeds": [1, 1]}, "distinct"),
         ({"inputs": [1, 2]}, "token ids or a dict of tensors"),
         ({"inputs": torch.full((1, 99), 1)}, "input has 99 tokens, but max_length"),
         ({"inputs": torch.tensor([[11]])}, "does not run on this input"),

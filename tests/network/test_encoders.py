@@ -366,7 +366,7 @@ def test_every_kind_has_its_block():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(kind="pre_norm"), "'pre_norm' is unknown; choose one of paper_pre_norm, usual_pre_norm, post"),
+        (dict(kind="pre_norm"), "kind must be one of paper_pre_norm, usual_pre_norm, post"),
         (dict(heads=5), "width 12 is not divisible by 5 heads"),
         (dict(layers=0), "layers must be at least 1"),
         (dict(kind="post_norm", final_norm=True), "post_norm ends with a norm"),

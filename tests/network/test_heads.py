@@ -798,7 +798,7 @@ def test_a_scale_that_overflows_is_left_out():
     """What is too large for float64 is no measurement; what T5's norms would lose in float32 is one."""
     result = verb.heads(architecture("t5"), TEXT, c=(10, 1e30, 1e160), window=16)
     records = result.records
-    assert "with the weights times 1e+160 scores overflow: left out" in result.notes
+    assert "c = 1e+160 is left out: scores overflow" in result.notes
     assert records.distinct("scale") == [None, 10, 1e30]
     for scale in (None, 10, 1e30):
         assert {"attended", "attended_window"} <= set(records.where(scale=scale).distinct("quantity"))

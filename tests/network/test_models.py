@@ -76,7 +76,7 @@ def test_weights_that_the_checkpoint_lacks_are_said(trained):
     weights = {name: value for name, value in load_file(path).items() if not name.startswith("pooler")}
     save_file(weights, path, metadata={"format": "pt"})
     (note,) = (note for note in load_model(trained).notes if note != NO_TOKENIZER)
-    assert "random, seed 0: pooler.dense.bias, pooler.dense.weight" in note
+    assert "random with seed 0: pooler.dense.bias, pooler.dense.weight" in note
     assert same(load_model(trained).model, load_model(trained).model)
     save_file({"nothing": torch.ones(2)}, path, metadata={"format": "pt"})
     with pytest.raises(InputError, match="none of the model's parameters"):
@@ -124,7 +124,7 @@ def unknown(folder):
 
 def not_json(folder):
     (save(folder) / "config.json").write_text("{nothing")
-    return folder, "not JSON"
+    return folder, "not valid JSON"
 
 
 def no_config(folder):

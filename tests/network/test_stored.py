@@ -74,7 +74,7 @@ def test_words():
     assert words("w0 w17 zebra", truncation=True, max_length=2)["input_ids"] == [0, 2]
     with pytest.raises(InputError, match="contains a word twice"):
         Words(["a", "b", "a"])
-    with pytest.raises(InputError, match="'z' is no word of this model"):
+    with pytest.raises(InputError, match="'z' is not in the vocabulary of this model"):
         Words(["<eos>", "a"]).encode(["a", "z"])
 
 

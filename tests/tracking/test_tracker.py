@@ -452,7 +452,7 @@ def test_selection_and_scopes():
     assert row_of(tracker.trace.records, 1, "model", "model")["numel"] == wanted
     with pytest.raises(InputError, match="Tiny: no tensor is counted"):
         WholeTracker(model, optimizer, select="nothing like this")
-    with pytest.raises(InputError, match="levels must be among .*, got 'head'"):
+    with pytest.raises(InputError, match=r"levels must be among .*, got 'head'"):
         WholeTracker(model, optimizer, levels=["head"])
 
 
@@ -497,7 +497,7 @@ def test_other_parameters_in_the_middle_of_a_run_are_told_and_measured():
         model.extra = nn.Linear(2, 2, bias=False)
         optimizer.add_param_group({"params": model.extra.parameters()})
         model.extra.weight.grad = torch.ones(2, 2)
-        with pytest.warns(SeriesWarning, match=r"step 2: .* \(1 new names, 0 gone"):
+        with pytest.warns(SeriesWarning, match=r"step 2: .* \(1 new names, 0 removed"):
             optimizer.step()
         assert row_of(tracker.trace.records, 2, "tensor", "extra.weight")["step_size"] == pytest.approx(
             0.2, rel=1e-6
