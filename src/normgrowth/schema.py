@@ -56,7 +56,11 @@ def converted(
 
     try:
         return msgspec.convert(value, kind, str_keys=True, **options)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (
+        msgspec.ValidationError,
+        RecursionError,
+        UnicodeEncodeError,
+    ) as error:  # lone surrogates do not encode
         said, _, inside = str(error).partition(" - at `$")
         problem = re.sub(r"`(\w+)`", lambda word: NAMES.get(word[1], word[0]), said)
         raise SchemaError(

@@ -7,6 +7,7 @@ norm must be at its initialization.
 
 import math
 import random
+import re
 import time
 import warnings
 from dataclasses import dataclass, replace
@@ -193,8 +194,9 @@ CROSS = ["attention.output", "attention.qkv", "attention.query"]  # GPT-2's: key
 
 
 def test_roles_in_blocks_are_those_of_the_surrounding_modules(family):
-    """Matrices under a module whose class is an attention have its roles, each once; all others are
-    feedforward. XLNet and fused experts keep bare parameters instead: the table below has them."""
+    """Matrices under a module whose class is an attention have its roles, each once; all others are feedforward, or
+    those of a mixture of experts. XLNet and fused experts keep bare parameters instead: `MIXTURES` and the table
+    below have them."""
     blueprint, model, index = family
     readings = read_names(index)
     for path in blueprint.blocks.values():
@@ -211,11 +213,58 @@ def test_roles_in_blocks_are_those_of_the_surrounding_modules(family):
                     if around:
                         attentions[min(around, key=len)].append(role)
                     else:
-                        assert role == "feedforward", name
+                        shared = "router" if name.endswith("_expert_gate") else "experts"
+                        assert role == (shared if "expert" in name else "feedforward"), name
             found = [sorted(roles) for roles in attentions.values() if roles]
             assert found or blueprint.model.startswith("XLNet")
             for roles in found:
                 assert [role for role in roles if role != "position"] in (QKVO, FUSED, CROSS)
+
+
+MIXTURES = {
+    "MixtralForCausalLM": {},
+    "Qwen2MoeForCausalLM": {"mlp_only_layers": [0]},
+    "Qwen3MoeForCausalLM": {"mlp_only_layers": [0]},
+    "DeepseekV3ForCausalLM": {"first_k_dense_replace": 1},
+    "OlmoeForCausalLM": {},
+    "GptOssForCausalLM": {},
+    "GraniteMoeForCausalLM": {},
+    "JambaForCausalLM": {"num_hidden_layers": 8},
+    "Llama4ForCausalLM": {},
+}
+MIXTURE_MODULES = {  # by the class of the module that holds a parameter, or one around it
+    "router": re.compile(r"\w*(Router|TopKGating)"),
+    "experts": re.compile(r"\w*(Experts|ParallelExperts)"),
+}
+
+
+@pytest.mark.parametrize("model_class", MIXTURES)
+def test_routers_and_experts_are_what_their_modules_are(model_class):
+    """A shared expert and the gates that are plain matrices are known by where the model itself uses them."""
+    extra = {"num_hidden_layers": 2} | MIXTURES[model_class]
+    model = Family(model_class, {}, {}, tuple(extra.items())).build()
+    modules = dict(model.named_modules())
+    readings = read_names(index_of(model))
+    found = {"router": 0, "experts": 0, "feedforward": 0}
+    for name, _ in model.named_parameters():
+        path = name.split(".")
+        around = [modules[".".join(path[:n])] for n in range(1, len(path))]
+        classes = [type(module).__name__ for module in around]
+        expected = next(
+            (role for role, kind in MIXTURE_MODULES.items() if any(map(kind.fullmatch, classes))), None
+        )
+        if expected is None and "shared_expert" in name:
+            expected = "router" if "gate.weight" in name else "experts"
+        if expected is None and any(kind.endswith(("MLP", "Mlp")) for kind in classes):
+            expected = "feedforward"
+        role = readings[name].role
+        if expected or role in found:
+            assert role == expected, (name, classes)
+            found[role] += 1
+    assert found["router"]
+    assert found["experts"]
+    dense = any(word in extra for word in ("mlp_only_layers", "first_k_dense_replace"))
+    assert not dense or found["feedforward"] == 3
 
 
 def test_nothing_in_a_block_is_left_unread(family):
@@ -395,9 +444,9 @@ TABLE = {
     """,
     "mixtral as published": """
         model.layers.0.self_attn.q_proj.weight        8x8      layer.0  attention.query  yes
-        model.layers.0.block_sparse_moe.gate.weight   4x8      layer.0  feedforward      yes
-        model.layers.0.block_sparse_moe.experts.3.w1.weight 16x8 layer.0 feedforward     yes
-        model.layers.0.mlp.experts.gate_up_proj       4x32x8   layer.0  feedforward      yes
+        model.layers.0.block_sparse_moe.gate.weight   4x8      layer.0  router           yes
+        model.layers.0.block_sparse_moe.experts.3.w1.weight 16x8 layer.0 experts         yes
+        model.layers.0.mlp.experts.gate_up_proj       4x32x8   layer.0  experts          yes
         model.layers.0.mlp.gate.e_score_correction_bias 4      layer.0  buffer           no
         model.layers.10.self_attn.rotary_emb.inv_freq 4        layer.10 buffer           no
         model.norm.weight                             8        -        norm             no
@@ -407,7 +456,28 @@ TABLE = {
         model.layers.0.self_attn.q_a_layernorm.weight     4    layer.0  norm             yes
         model.layers.0.self_attn.kv_a_proj_with_mqa.weight 4x8 layer.0  attention.qkv    yes
         model.layers.0.self_attn.kv_b_proj.weight         8x4  layer.0  attention.qkv    yes
-        model.layers.0.mlp.shared_experts.down_proj.weight 8x4 layer.0  feedforward      yes
+        model.layers.0.mlp.shared_experts.down_proj.weight 8x4 layer.0  experts          yes
+        model.layers.0.mlp.up_proj.weight                 8x8  layer.0  feedforward      yes
+        model.layers.1.mlp.gate.weight                    4x8  layer.1  router           yes
+        model.layers.1.mlp.experts.11.gate_proj.weight    4x8  layer.1  experts          yes
+    """,
+    "qwen2-moe as published": """
+        model.layers.0.self_attn.q_proj.weight        8x8      layer.0  attention.query  yes
+        model.layers.0.mlp.gate.weight                4x8      layer.0  router           yes
+        model.layers.0.mlp.experts.3.gate_proj.weight 16x8     layer.0  experts          yes
+        model.layers.0.mlp.shared_expert.up_proj.weight 16x8   layer.0  experts          yes
+        model.layers.0.mlp.shared_expert_gate.weight  1x8      layer.0  router           yes
+    """,
+    "granite, whose mixture does not name its experts": """
+        model.layers.0.self_attn.q_proj.weight                     8x8    layer.0  attention.query yes
+        model.layers.0.block_sparse_moe.router.layer.weight        4x8    layer.0  router          yes
+        model.layers.0.block_sparse_moe.input_linear.weight        4x32x8 layer.0  experts         yes
+        model.layers.0.shared_mlp.output_linear.weight             8x16   layer.0  feedforward     yes
+    """,
+    "a gate without experts, and a whole model that is called an expert": """
+        gemma_expert.model.layers.0.self_attn.q_proj.weight   8x8   layer.0  attention.query  yes
+        gemma_expert.model.layers.0.mlp.gate.weight           16x8  layer.0  feedforward      yes
+        gemma_expert.model.layers.0.mlp.up_proj.weight        16x8  layer.0  feedforward      yes
     """,
     "llama of meta": """
         tok_embeddings.weight                         50x8     -        embedding        no
@@ -648,9 +718,9 @@ TABLE = {
         model.embed_tokens.weight                      50x8   -        embedding        no
         model.block.self_attn.q_proj.weight            8x8    layer.0  attention.query  yes
         model.block.self_attn.k_proj.weight            8x8    layer.0  attention.key    yes
-        model.block.moe.gate.weight                    4x8    layer.0  feedforward      yes
-        model.block.moe.experts.0.w1.weight            16x8   layer.0  feedforward      yes
-        model.block.moe.experts.3.w2.weight            8x16   layer.0  feedforward      yes
+        model.block.moe.gate.weight                    4x8    layer.0  router           yes
+        model.block.moe.experts.0.w1.weight            16x8   layer.0  experts          yes
+        model.block.moe.experts.3.w2.weight            8x16   layer.0  experts          yes
         model.norm.weight                              8      -        norm             no
     """,
     "an unnumbered encoder beside a numbered decoder": """

@@ -33,7 +33,7 @@ def fields(found):
 
 
 def test_a_schedule_and_its_text_are_the_same(folder):
-    one, other = ng.dynamics(folder, SPEC), ng.dynamics(ng.Records.read(folder), SCHEDULE)
+    one, other = ng.dynamics(folder, SPEC), ng.dynamics(ng.load(folder), SCHEDULE)
     np.testing.assert_equal(fields(one), fields(other))
     assert one.schedule == parse(SPEC)
     assert one.verdict == "misaligned"

@@ -1,5 +1,6 @@
-"""Two real ranks for the callbacks: `callbacks_worker.py hf|lightning FOLDER`; what each saw as JSON in FOLDER.
+"""Two real ranks for the callbacks: `callbacks_worker.py hf|lightning FOLDER [START_METHOD]`.
 
+What each rank saw is written to FOLDER as JSON.
 Each rank notes the weights and gradients of every step by itself, and from these the numbers in float64 that records
 must have: they come from given weights, so that nothing depends on how well training repeats.
 """
@@ -73,6 +74,11 @@ def has_records(tracker) -> bool:
         return False
 
 
+def write_down(folder: Path, found: dict) -> None:
+    """What a rank saw."""
+    (folder / f"rank-{found['rank']}.json").write_text(json.dumps(found))
+
+
 def of_transformers(folder: Path) -> dict:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -116,57 +122,40 @@ def of_transformers(folder: Path) -> dict:
     }
 
 
-def of_lightning(folder: Path) -> dict:
+def of_lightning(folder: Path, start_method: str = "popen") -> None:
+    """Each rank writes for itself: spawned ones are gone when `fit` returns."""
     import lightning.pytorch as pl
     from lightning.pytorch.loggers import CSVLogger
     from lightning.pytorch.strategies import DDPStrategy
+    from lightning_modules import Language, Listener
     from torch.utils.data import DataLoader, TensorDataset
 
     from normgrowth.tracking.integrations.lightning import NormCallback
 
-    class Language(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.network = network()
-
-        def training_step(self, batch):
-            return self.network(input_ids=batch[0], labels=batch[0]).loss
-
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=3e-3, weight_decay=0.1)
-
-    class Listener(pl.Callback):
-        def on_train_start(self, trainer, pl_module):
-            self.wrapped = type(trainer.strategy.model).__name__
-            self.history = noted(pl_module, trainer.optimizers[0])
-
-    callback, listener = NormCallback(every=2, out=str(folder / "norms"), include="all"), Listener()
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=2,
-        strategy=DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60)),
+        strategy=DDPStrategy(
+            process_group_backend="gloo", timeout=timedelta(seconds=60), start_method=start_method
+        ),
         max_steps=STEPS,
         accumulate_grad_batches=ACCUMULATED,
         logger=CSVLogger(folder, name="logs", version=0),
-        callbacks=[callback, listener],
+        callbacks=[NormCallback(every=2, out=str(folder / "norms"), include="all"), Listener(folder)],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(Language(), DataLoader(TensorDataset(tokens()), batch_size=2))
-    return {
-        "rank": trainer.global_rank,
-        "wrapped": listener.wrapped,
-        "history": listener.history,
-        "contains records": has_records(callback.trackers[0]),
-    }
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     place = Path(sys.argv[2])
-    found = {"hf": of_transformers, "lightning": of_lightning}[sys.argv[1]](place)
-    (place / f"rank-{found['rank']}.json").write_text(json.dumps(found))
+    if sys.argv[1] == "hf":
+        write_down(place, of_transformers(place))
+    else:
+        of_lightning(place, *sys.argv[3:])
     if torch.distributed.is_initialized():  # threads that outlive the interpreter end it with a signal
         torch.distributed.destroy_process_group()

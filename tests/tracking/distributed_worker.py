@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from lora_model import LoraModel
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -55,6 +56,7 @@ EXACT = [
     "learning_rate",
     "angle",
     "tangential",
+    "lora_update_norm",
 ]
 
 
@@ -328,12 +330,12 @@ def forward_only(folder: Path) -> None:
             model(torch.zeros(2, 4, dtype=torch.int64))
 
     single = model_of()
-    wanted = train(single, torch.optim.SGD(single.parameters(), lr=0.1), gradients)
+    wanted = train(single, torch.optim.SGD(single.parameters(), lr=0.1), gradients).records
     parallel = sharded(model_of(), init_device_mesh("cpu", (dist.get_world_size(),)))
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     with torch.no_grad():
         parallel(torch.zeros(2, 4, dtype=torch.int64))
-    assert_same(train(parallel, optimizer, gradients), wanted, 1e-9)
+    assert_same(train(parallel, optimizer, gradients).records, wanted, 1e-9)
 
 
 def plain_parts(folder: Path) -> None:
@@ -377,12 +379,30 @@ def out_of_memory(folder: Path) -> None:
     assert any("step 2: out of memory" in note for note in found.notes)
 
 
+def lora(folder: Path) -> None:
+    """The factors of adapters are spread over the ranks, A by its rank and B by its rows."""
+
+    def trained(ranks: int) -> Records:
+        torch.manual_seed(0)
+        model = LoraModel().double()
+        if ranks > 1:
+            mesh = init_device_mesh("cpu", (ranks,))
+            for layer in model.layers:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        return train(model, adamw(model), with_given_gradients).records
+
+    alone, spread = trained(1), trained(dist.get_world_size())
+    assert alone.series("lora_update_norm")[1][-1] > 0
+    assert_same(spread, alone, 1e-12)
+
+
 CHECKS = {
     2: (
         *(ddp, fsdp, tp, refusals, one_reduction, logit_scale, same_losses),
-        *(forward_only, plain_parts, out_of_memory),
+        *(forward_only, plain_parts, out_of_memory, lora),
     ),
-    4: (ddp, fsdp, hsdp, tp, fsdp_tp),
+    4: (ddp, fsdp, hsdp, tp, fsdp_tp, lora),
 }
 
 

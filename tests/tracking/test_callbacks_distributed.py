@@ -21,10 +21,10 @@ WORKER = Path(__file__).with_name("callbacks_worker.py")
 MEASURED = [2, 4, 6]
 
 
-def launched(kind, folder, *launcher):
+def launched(kind, folder, *launcher, options=()):
     """What both ranks saw. One that waited for the other would run into the time limit."""
     done = subprocess.run(
-        [sys.executable, *launcher, str(WORKER), kind, str(folder)],
+        [sys.executable, *launcher, str(WORKER), kind, str(folder), *options],
         capture_output=True,
         text=True,
         timeout=180,
@@ -72,9 +72,10 @@ def test_the_trainer_of_transformers(tmp_path):
         assert not [key for row in rank["logged"] for key in row if key.startswith("normgrowth")]
 
 
-def test_lightning(tmp_path):
+@pytest.mark.parametrize("start_method", ["popen", "spawn"])  # strategies ddp and ddp_spawn
+def test_lightning(tmp_path, start_method):
     pytest.importorskip("lightning")
-    ranks = launched("lightning", tmp_path)  # it starts the second rank by itself
+    ranks = launched("lightning", tmp_path, options=[start_method])  # it starts the other ranks by itself
     records = assert_numbers_of_given_weights(tmp_path, ranks)
     with (tmp_path / "logs" / "version_0" / "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["normgrowth/norm/model"]]

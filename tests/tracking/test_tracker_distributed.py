@@ -10,8 +10,11 @@ import pytest
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 CHECKS = {
-    2: ("ddp", "fsdp", "tp", "refusals", "one_reduction", "logit_scale", "same_losses"),
-    4: ("ddp", "fsdp", "hsdp", "tp", "fsdp_tp"),
+    2: (
+        *("ddp", "fsdp", "tp", "refusals", "one_reduction", "logit_scale", "same_losses"),
+        *("forward_only", "plain_parts", "out_of_memory", "lora"),
+    ),
+    4: ("ddp", "fsdp", "hsdp", "tp", "fsdp_tp", "lora"),
 }
 
 

@@ -76,7 +76,7 @@ class Stacks:
     def of(self, path: str | None, rest: str) -> Stack | None:
         if path in self.lists or not self.unnumbered:
             return self.lists.get(path)
-        words = split(_whole(path, rest))
+        words = split(whole_name(path, rest))
         return next((block for block in self.unnumbered if words[: len(block.prefix)] == block.prefix), None)
 
 
@@ -122,7 +122,7 @@ def find_stacks(places: Iterable[Place]) -> Stacks:
         elif roles and role_of(f"{path}.0", False) not in ("embedding", "head"):
             inert.append(path)
     outside = alone | {
-        _whole(path, rest) for path in lists.keys() - set(attending) for rest in lists[path][1]
+        whole_name(path, rest) for path in lists.keys() - set(attending) for rest in lists[path][1]
     }
     blocks = _unnumbered(outside, [split(path) for path in attending])
     main = attending
@@ -213,7 +213,8 @@ def _attention(words: Words) -> int:
     )
 
 
-def _whole(path: str | None, rest: str) -> str:
+def whole_name(path: str | None, rest: str) -> str:
+    """The name of a tensor in the first member of its list."""
     return rest if path is None else f"{path}.0.{rest}"
 
 

@@ -12,7 +12,7 @@ So the rules are based on words, not on architectures. Names from PyTorch ("." b
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -26,9 +26,18 @@ from normgrowth.checkpoints.blocks import (
     inner_number,
     locate,
     member,
+    whole_name,
 )
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.roles import context, match, remember, role_of, split
+from normgrowth.checkpoints.roles import (
+    context,
+    match,
+    mixture_of,
+    mixture_role,
+    remember,
+    role_of,
+    split,
+)
 from normgrowth.errors import InputError
 
 __all__ = ["INCLUDE_CHOICES", "ROLES", "Reading", "read_names"]
@@ -40,6 +49,8 @@ ROLES = (
     "attention.output",
     "attention.qkv",  # fused; also keys and values only
     "feedforward",
+    "router",  # of a mixture of experts
+    "experts",  # also shared ones
     "norm",
     "embedding",
     "position",
@@ -99,6 +110,10 @@ def read_names(
     wanted, unwanted = _compile("select", select), _compile("exclude", exclude)
     places = locate(tensors)
     stacks = find_stacks([place for place in places if not (_state(place[0] or "") or _state(place[2]))])
+    members = {
+        _in_block(path, rest, stacks.of(path, rest)) for path, rest in {(p, rest) for p, _, rest in places}
+    }
+    mixtures = {module for name in members if (module := mixture_of(name)) is not None}
     kinds = {stack.label: stack.kind for stack in stacks}
     chosen = set(kinds)
     if "coder" in include and len(kinds) > 1:
@@ -115,7 +130,8 @@ def read_names(
         key = (path, rest, tensor.shape, tensor.dtype)
         verdict = judged.get(key)
         if verdict is None:
-            verdict = judged[key] = _judge(path, rest, tensor, stacks.of(path, rest), include, chosen)
+            verdict = _judge(path, rest, tensor, stacks.of(path, rest), include, chosen, mixtures)
+            judged[key] = verdict
         stack, role, counted, reason = verdict
         tied_to = None
         if role not in ("buffer", "optimizer"):
@@ -147,13 +163,19 @@ def _compile(option: str, pattern: str | None) -> re.Pattern[str] | None:
 
 
 def _judge(
-    path: str | None, rest: str, tensor: Tensor, stack: Stack | None, include: str, chosen: set[str]
+    path: str | None,
+    rest: str,
+    tensor: Tensor,
+    stack: Stack | None,
+    include: str,
+    chosen: set[str],
+    mixtures: Set[tuple[str, ...]],
 ) -> tuple[Stack | None, str, bool, str]:
     """Stack, role, counted and reason, which all members of a list have in common."""
     if state := _state(rest) or _state(path or ""):
         return None, "optimizer", False, state
     role = ""
-    whole = rest if path is None else f"{path}.0.{rest}"
+    whole = whole_name(path, rest)
     if stack is not None:
         role = role_of(member(path or "", rest) if stack.numbered else stack.within(whole), True)
         if (role == "embedding" and "att" not in rest) or (role == "position" and not stack.attends):
@@ -164,6 +186,8 @@ def _judge(
             role = "other"
     if stack is None:
         role = role_of(whole, False)
+    if role == "feedforward":
+        role = mixture_role(_in_block(path, rest, stack), mixtures)
     if what := _buffer(whole, tensor):
         return stack, "buffer", False, f"buffer: {what}"
     if include == "all":
@@ -175,6 +199,11 @@ def _judge(
     if stack.label not in chosen:
         return stack, role, False, f"not in the {include}"
     return stack, role, True, "in a block"
+
+
+def _in_block(path: str | None, rest: str, stack: Stack | None) -> str:
+    """The name from its block on: a whole model may be called an expert. Outside numbered blocks, the whole name."""
+    return rest if stack is not None and stack.numbered else whole_name(path, rest)
 
 
 # Matched against whole components: a model may be called Optimus, or have a momentum encoder.

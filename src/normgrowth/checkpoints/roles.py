@@ -1,11 +1,11 @@
-"""The meaning of a component of a name: words that codebases use for attention, feedforward, norms and heads.
+"""The meaning of a component of a name: words that codebases use for attention, feedforward, experts, norms and heads.
 
 The rules are based on words, not on architectures. The innermost meaningful component decides, given the components
 around it: in `attention.output.dense`, `dense` has no meaning; `output` within attention is the output projection.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
 
 # Models repeat few words many times, so the meaning of each word is cached.
@@ -37,6 +37,9 @@ _FORWARD = re.compile(
     r"|router|(?:\w+_)?gate|(?:linear_|c_)?fc(?:_?\w+)?|lin(?:ear)?_?\d|wi(?:_\d)?|w_?[123]|dense_(?:h_to_4h|4h_to_h)"
     r"|(?:gate|up|down)(?:_up)?_proj\w*"
 )
+_EXPERTS = re.compile(r"\w*experts?(?:_\d+)?")
+_MIXTURE = re.compile(r"\w*moe")
+_ROUTER = re.compile(r"router|\w*experts?_gate")  # Qwen weighs its shared expert with a gate
 _FUSED = re.compile(
     r"c_attn|att_proj|in_proj(?:_weight|_bias)?|(?:(?:to|linear|attn|in_proj)_)?w?q?kv(?:_\w+)?|(?:query_)?key_value"
 )
@@ -72,6 +75,35 @@ def role_of(text: str, inside: bool) -> str:
         if role := _word_role(words[at], within):
             return role
     return "other"
+
+
+@remember
+def mixture_of(text: str) -> tuple[str, ...] | None:
+    """The module in which a name has its router or experts, or None if it has neither."""
+    words = split(text)
+    for at, word in enumerate(words):
+        if _EXPERTS.fullmatch(word) or _ROUTER.fullmatch(word):
+            return words[:at]
+        if word == "gate" and at > 0 and _MIXTURE.fullmatch(words[at - 1]):
+            return words[:at]
+    return None
+
+
+def mixture_role(text: str, mixtures: Set[tuple[str, ...]]) -> str:
+    """The role of a feedforward parameter: router, experts, or feedforward where there is no mixture.
+
+    A `gate` is a router only in a module that has experts: in a gated feedforward it is a projection.
+    """
+    words = split(text)
+    if any(
+        _ROUTER.fullmatch(word) or (word == "gate" and words[:at] in mixtures)
+        for at, word in enumerate(words)
+    ):
+        return "router"
+    if any(_EXPERTS.fullmatch(word) for word in words):
+        return "experts"
+    inside = any(_MIXTURE.fullmatch(word) and words[: at + 1] in mixtures for at, word in enumerate(words))
+    return "experts" if inside else "feedforward"
 
 
 @remember

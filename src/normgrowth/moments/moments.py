@@ -10,11 +10,12 @@ all in float64. They add over chunks, shards, tensors, ranks and machines, so a 
 computed from its summed moments. Σr·δ is summed directly: computing it as Σr·b − Σr² would lose half of the
 digits for a relative step of 1e-6.
 
-`quantities` and `accumulated` are the only definitions of the measured quantities.
+`quantities`, `accumulated` and `product_square` are the only definitions of the measured quantities.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,3 +197,11 @@ def accumulated(growth: Floats, alignment: Floats, steps: Floats) -> dict[str, F
             "total_share_alignment": aligned / whole,
             "total_share_steps": stepped / whole,
         }
+
+
+def product_square(up: Any, down: Any) -> Any:
+    """‖BA‖² of the LoRA factors B (up) and A (down), arrays of numpy or torch: Σ (BᵀB)·(AAᵀ), entry by entry.
+
+    Both products are r × r; BA itself is as large as the matrix that is adapted.
+    """
+    return ((up.T @ up) * (down @ down.T)).sum()

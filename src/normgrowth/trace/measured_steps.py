@@ -11,6 +11,7 @@ from normgrowth.engine import gc_paused
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block, Records
+from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.plan import Place, Plan
 from normgrowth.trace.scalars import ScalarLog
 
@@ -61,8 +62,15 @@ class MeasuredSteps:
                 )
         return problems
 
-    def records(self, run: str, tokens_per_step: float | None, scalars: ScalarLog | None = None) -> Records:
+    def records(
+        self,
+        run: str,
+        tokens_per_step: float | None,
+        scalars: ScalarLog | None = None,
+        updates: LoraUpdates | None = None,
+    ) -> Records:
         more = scalars.blocks(self.readings) if scalars else []
+        more += updates.blocks() if updates else []
         with gc_paused():
             records = Records.from_blocks(run, [*self._blocks(), *more])
             return records if tokens_per_step is None else records.with_tokens(tokens_per_step)

@@ -16,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from normgrowth.checkpoints.adapters import find_adapters
 from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.selection import Selection
@@ -23,6 +24,7 @@ from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance
 from normgrowth.trace.identity import TraceFacts, changed_files, where
+from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.measured_steps import MeasuredSteps
 from normgrowth.trace.plan import Place, Plan
 from normgrowth.trace.result import Finding, Trace
@@ -87,11 +89,15 @@ class Tracing:
                 store.save(stored)
             sampled = self.judge is not None
             scalars = ScalarLog(workspace.folder, counted.names) if self.scalars else None
-            measured, log = measure_all(plan, window, counted, store, sampled, how, progress, scalars)
+            shapes = {name: tensor.shape for name, tensor in counted.opening.tensors.items()}
+            updates = LoraUpdates(find_adapters(counted.readings, shapes), counted.names)
+            measured, log = measure_all(
+                plan, window, counted, store, sampled, how, progress, scalars, updates
+            )
         steps = MeasuredSteps.of(plan, measured, counted.readings)
         checked = log.notes(len(steps.places)) if log else []
         result = Trace(
-            records=steps.records(facts.run, facts.tokens_per_step, scalars),
+            records=steps.records(facts.run, facts.tokens_per_step, scalars, updates),
             source=series.label,
             run=facts.run,
             steps=tuple(place.step for place in steps.places),
@@ -102,7 +108,14 @@ class Tracing:
             lags=self.lags,
             tokens_per_step=facts.tokens_per_step,
             findings=self.judge(log) if self.judge and log else None,
-            notes=(*series.notes, *window.notes, *plan.notes(measured), *checked, *steps.notes()),
+            notes=(
+                *series.notes,
+                *window.notes,
+                *plan.notes(measured),
+                *checked,
+                *steps.notes(),
+                *updates.notes,
+            ),
             problems=tuple(steps.problems()),
             schedule=recorded_schedule(self.source),
             provenance=Provenance.now(),

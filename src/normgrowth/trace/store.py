@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.checksums import seal, unseal
-from normgrowth.moments.moments import Moments, Pair
+from normgrowth.moments.moments import Floats, Moments, Pair
 from normgrowth.records import storable
 from normgrowth.stored_result import read_parquet, write_parquet
 from normgrowth.workspace import read_json, replacing, write_json
@@ -39,6 +39,7 @@ ABOUT = b"normgrowth.step"
 OLDER = ""  # fingerprint of stored files of the first version, which have a key instead
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
+UPDATES = "lora_update_square"
 SAMPLE = "look:"  # prefix of columns; the word comes from the first version
 _STEP_FILE = re.compile(r"step-(\d{9,})\.parquet")
 
@@ -60,6 +61,7 @@ class Stored:
     pairs: Mapping[int, Pair]  # reference step -> sums
     sample: Mapping[str, Sequence[Any]]  # columns of `SampleLog`; empty if no sample was taken
     step_origin: str = "earlier trace"  # where the step number comes from; this default if the file lacks it
+    updates: Floats | None = None  # squared norms of LoRA updates, in the rows of B; None if not measured
 
 
 class Store:
@@ -80,6 +82,8 @@ class Store:
         for step, pair in stored.pairs.items():
             columns |= {f"{step}:{field}": getattr(pair, field) for field in PAIR}
         columns |= {f"{SAMPLE}{field}": pa.array(values) for field, values in stored.sample.items()}
+        if stored.updates is not None:
+            columns[UPDATES] = stored.updates
         about = {"version": SUMS_VERSION, "label": stored.label, "fingerprint": stored.fingerprint}
         about["step_origin"] = stored.step_origin
         table = pa.table(columns).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
@@ -169,7 +173,8 @@ def _load(step: int, path: Path, older: Callable[[int, str], int]) -> Stored | N
         names = tuple(table["name"].to_pylist())
         origin = about.get("step_origin")
         origin = origin if isinstance(origin, str) else Stored.step_origin
-        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, sample, origin)
+        updates = table[UPDATES].to_numpy() if UPDATES in table.column_names else None
+        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, sample, origin, updates)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -6,7 +6,7 @@ files, whose bytes stay in memory from one step to the next, and for formats tha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from normgrowth.moments.moments import Moments
 from normgrowth.records import storable
 from normgrowth.trace.by_step import check_alike, check_dtypes, measure
 from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
+from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.plan import Plan
 from normgrowth.trace.sample_log import SampleLog
 from normgrowth.trace.scalars import ScalarLog
@@ -160,6 +161,7 @@ def measure_all(
     how: Reader,
     progress: Progress | None,
     scalars: ScalarLog | None = None,
+    updates: LoraUpdates | None = None,
 ) -> tuple[list[Moments | None], SampleLog | None]:
     """Return the moments at every step (None for a lost step) and the samples; stored sums are reused."""
     names, opening = counted.names, counted.opening
@@ -178,6 +180,10 @@ def measure_all(
     shapes = {name: opening.tensors[name].shape for name in names}
     for i, place in enumerate(plan.places):
         found, stored = None, place.stored
+        kept = stored.updates if stored else None
+        squares = (
+            updates.take(place.step, kept, partial(get, i) if place.entry else None) if updates else None
+        )
         if i in plan.reads:
             current, reads = get(i), plan.reads[i]
             sums = striped.moments(i) if striped else _one_step(current, reads, names, window, how, bar)
@@ -213,10 +219,13 @@ def measure_all(
                     pairs,
                     sample,
                     place.entry.step_origin,
+                    squares,
                 )
             )
         elif stored:
             found = plan.moments(i, stored.own, stored.pairs)
+            if squares is not None and kept is None:
+                store.save(replace(stored, updates=squares))
             if log:
                 log.restore(i, place.step, place.label, str(place.step), shapes, found, stored.sample)
         moments.append(found)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from normgrowth.moments.moments import product_square
+from normgrowth.tracking.live_adapters import LiveAdapter
 from normgrowth.tracking.tensor_sums import (
     REF_DOT,
     REF_SQUARE,
@@ -23,6 +25,7 @@ from normgrowth.tracking.tensor_sums import (
     local_gradient,
     summed,
     to_double,
+    whole,
 )
 from normgrowth.tracking.tracked_parameters import memory_key
 
@@ -133,6 +136,22 @@ def measure(
             columns = torch.cat(parts, dim=1)
     add_over_ranks(columns, tensors)
     return columns, gradients.used
+
+
+def update_squares(adapters: Sequence[LiveAdapter]) -> Tensor:
+    """‖scale·BA‖² of each adapter, on every rank the same; NaN where there was no memory for it."""
+    squares: list[Tensor] = []
+    for one in adapters:
+        square = torch.tensor(nan, dtype=torch.float64)
+        factors = whole(one.up), whole(one.down)  # with nothing caught: other ranks wait for this one
+        with surviving_out_of_memory():
+            up, down = (to_double(factor.flatten(1)) for factor in factors)
+            square = one.scale**2 * product_square(up, down)
+        squares.append(square)
+    # They stay on their device until all are done: one transfer.
+    return (
+        torch.stack([square.to(squares[0].device) for square in squares]).cpu() if squares else torch.empty(0)
+    )
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -73,6 +73,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.resolve_neg().reshape(-1).contiguous()
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """All values of a tensor, gathered from the ranks where it is spread over them."""
+    tensor = tensor.detach()
+    return _as_distributed(tensor).full_tensor() if is_distributed(tensor) else tensor
+
+
 def local_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:
     """The values of a gradient for this process's shard of the parameter.
 

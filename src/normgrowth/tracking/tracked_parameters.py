@@ -14,6 +14,7 @@ from normgrowth.checkpoints.checkpoint import without_wrappers
 from normgrowth.checkpoints.parameter_names import Reading
 from normgrowth.checkpoints.selection import Selection
 from normgrowth.errors import InputError
+from normgrowth.tracking.live_adapters import LiveAdapter, find_live_adapters
 from normgrowth.tracking.tensor_sums import WORDS, sharded_over
 
 
@@ -26,6 +27,7 @@ class Watched:
     known: Mapping[str, Tensor]  # all parameters by their names; referenced, so that ids are not reused
     kinds: Mapping[str, Hashable]  # shape, dtype and device, which change if `parameter.data` is replaced
     counted: dict[str, Any]  # numbers of counted tensors and values, and of all
+    adapters: Sequence[LiveAdapter] = ()
 
     @property
     def numel(self) -> list[int]:
@@ -85,7 +87,8 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
     for tensor in counted:
         sharded_over(tensor)  # raises an error now rather than in the middle of a run
     kinds = {name: _kind(tensor) for name, tensor in known.items()}
-    return Watched(chosen.readings, counted, known, kinds, asdict(chosen.counts()))
+    adapters = find_live_adapters(model, chosen.readings, tensors, stored)
+    return Watched(chosen.readings, counted, known, kinds, asdict(chosen.counts()), adapters)
 
 
 def strangers(watched: Watched, optimizer: Optimizer) -> str:

@@ -33,22 +33,24 @@ from normgrowth.tracking.log.step_records import (
     packed,
     packed_start,
     unpacked,
+    with_updates,
 )
 from normgrowth.tracking.logits import Logits
-from normgrowth.tracking.measured_step import BeforeStep, capture, measure, start
+from normgrowth.tracking.measured_step import BeforeStep, capture, measure, start, update_squares
 from normgrowth.tracking.optimizer_rules import describe_groups, read_rules, unwrap_optimizer
 from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
 from normgrowth.tracking.tensor_sums import check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
 
-LOGGED = (
+LOGGED = (  # by default
     "norm",
     "relative_step",
     "angle",
     "equilibrium_angle",
     "alignment",
     "gradient_norm",
-)  # logged by default
+    "lora_update_norm",
+)
 
 
 class NormTracker:
@@ -68,6 +70,8 @@ class NormTracker:
                                      SGD with momentum; NaN for others, without decay, and for groups with a NaN
         learning_rate                one value for the model if all parameters agree, else one per tensor
         total_growth, ...            the budget since the start; only with every=1, because it needs every step
+        lora_update_norm             ‖BA‖·scale of the LoRA adapters of PEFT, after the step; those of embeddings with
+                                     include="all"
 
     every: n for every n-th step, "powers" for steps 1, 2, 4, 8, ..., or a function of the step.
     out: output folder for the records (default: in memory). A step is on disk when `optimizer.step()` returns, and
@@ -246,8 +250,9 @@ class NormTracker:
         """Record step 0: the weights before the first step."""
         self._started = True
         sums = start(self._watched.tensors).cpu().numpy()
+        squares = update_squares(self._watched.adapters).numpy()
         if self._keeps and not np.isnan(sums[:, NONFINITE]).any():
-            self._log.append(0, packed_start(self._layout, sums))
+            self._log.append(0, with_updates(self._layout, packed_start(self._layout, sums), squares))
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
@@ -258,6 +263,7 @@ class NormTracker:
         tensors = self._watched.tensors
         first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
         columns, used = measure(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
+        squares = update_squares(self._watched.adapters).numpy()
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
             return
@@ -271,7 +277,8 @@ class NormTracker:
         rules = read_rules(optimizer, held.owned, moved)
         before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
         passed = 0 if skipped else self.step - self._looked
-        self._latest = packed(self._layout, columns.cpu().numpy(), rules, scores, before, passed)
+        rows = packed(self._layout, columns.cpu().numpy(), rules, scores, before, passed)
+        self._latest = with_updates(self._layout, rows, squares)
         self._log.append(self.step, self._latest)
         if np.isnan(self._latest[:, NONFINITE]).any():
             self._note(
@@ -324,7 +331,8 @@ class NormTracker:
             references=["previous", "first"] if self._wants_first else ["previous"],
             levels=self._levels,
             totals=self._totals,
-            of_run=columns_of_run(optimizer_state=self._optimizer_state),
+            of_run=columns_of_run(optimizer_state=self._optimizer_state, lora=bool(self._watched.adapters)),
+            adapters=[one.adapter for one in self._watched.adapters],
         )
         issued = self._checks.issued if self._checks else self._log.issued
         dtypes = [tensor.dtype for tensor in self._watched.tensors]

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.checkpoints.adapters import Adapter
 from normgrowth.checkpoints.parameter_names import Reading
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block
+from normgrowth.trace.lora_updates import update_blocks
 
 Floats = NDArray[np.float64]
 Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three budget sums so far
@@ -27,6 +29,7 @@ OF_OPTIMIZER = (
     "first_moment",
     "second_moment",
 )  # on request: Σgθ, Σm² and Σv of Adam's moments
+UPDATE = "lora_update"  # of a model with adapters: ‖scale·BA‖² in the row of B
 OF_RUN = ("gradient", *RULES, *OF_MODEL, *STATE)
 OF_WEIGHTS = 3  # number of kernel columns for the weights themselves, before those for references
 NONFINITE = 2  # kernel column with the number of NaN and infinite values
@@ -34,10 +37,10 @@ LEVELS = ("tensor", "layer", "role", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
 
-def columns_of_run(*, optimizer_state: bool = False) -> list[str]:
+def columns_of_run(*, optimizer_state: bool = False, lora: bool = False) -> list[str]:
     """The columns of a step after the kernel's columns."""
     gradient, *others = OF_RUN
-    return [gradient, *(OF_OPTIMIZER if optimizer_state else ()), *others]
+    return [gradient, *(OF_OPTIMIZER if optimizer_state else ()), *others, *([UPDATE] if lora else ())]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class StepLayout:
     levels: list[str]
     totals: bool
     of_run: list[str] = field(default_factory=columns_of_run)
+    adapters: list[Adapter] = field(default_factory=list)
 
     @property
     def sums(self) -> int:
@@ -71,6 +75,9 @@ def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Total
 
     before: the budget sums up to the first of these steps; None: without totals.
     """
+    if layout.adapters:
+        squares = rows[:, _rows_of_updates(layout), layout.sums + layout.of_run.index(UPDATE)]
+        yield from update_blocks(layout.adapters, steps, squares, layout.levels)
     if steps[0] == 0:
         yield from _start_blocks(layout, rows[0])
         steps, rows = steps[1:], rows[1:]
@@ -115,6 +122,18 @@ def _start_blocks(layout: StepLayout, rows: Floats) -> Iterator[Block]:
             )
 
 
+def _rows_of_updates(layout: StepLayout) -> list[int]:
+    place = {reading.name: i for i, reading in enumerate(layout.readings)}
+    return [place[adapter.up] for adapter in layout.adapters]
+
+
+def with_updates(layout: StepLayout, rows: Floats, squares: Floats) -> Floats:
+    """The rows of a step with ‖scale·BA‖² of each adapter."""
+    if layout.adapters:
+        rows[_rows_of_updates(layout), layout.sums + layout.of_run.index(UPDATE)] = squares
+    return rows
+
+
 def packed_start(layout: StepLayout, sums: Floats) -> Floats:
     """The rows of step 0: the sums of the weights, and a Σηλ of zero."""
     rows = np.full(layout.shape, np.nan)
@@ -144,7 +163,8 @@ def packed(
     pace = np.nan_to_num(np.where(np.isnan(decay), angle**2 / 2, decay))
     so_far = decay_before + passed * pace
     own = np.stack([rate, decay, norm, angle], axis=1)
-    return np.concatenate([columns, own, of_model, so_far[:, None]], axis=1)
+    updates = np.full((len(columns), 1 if layout.adapters else 0), np.nan)
+    return np.concatenate([columns, own, of_model, so_far[:, None], updates], axis=1)
 
 
 def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
