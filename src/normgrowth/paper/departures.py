@@ -36,7 +36,8 @@ class CausalMask(Discrepancy):
     def measure(cls, evidence: Evidence) -> Self:
         models, losses = evidence.language_models, []
         for leaky in models.where(leaking=True):
-            own = {name: getattr(leaky, name) for name in ("kind", "optimizer", "corpus", "seed")}
+            shared = ("kind", "optimizer", "corpus", "seed", "schedule")
+            own = {name: getattr(leaky, name) for name in shared}
             (twin,) = models.where(leaking=False, **own)
             losses.append((twin.last("dev_loss"), leaky.last("dev_loss")))
         return cls(*min(losses, key=lambda pair: pair[1]))

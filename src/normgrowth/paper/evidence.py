@@ -257,6 +257,7 @@ class ModelSettings:
     leaking: bool
     corpus: str
     seed: int
+    schedule: str = "constant"
     include: str | None = None
     layers: int | None = None
     width: int | None = None
@@ -309,6 +310,7 @@ class TrainedModel:
     leaking: bool
     corpus: str
     seed: int
+    schedule: str
     frequency_loss: float
     layers: int | None
     width: int | None
@@ -391,7 +393,7 @@ class LanguageModels:
                     name=name,
                     **{
                         key: getattr(settings, key)
-                        for key in ("kind", "optimizer", "leaking", "corpus", "seed")
+                        for key in ("kind", "optimizer", "leaking", "corpus", "seed", "schedule")
                     },
                     layers=settings.layers,
                     width=settings.width,
