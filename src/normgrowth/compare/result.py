@@ -76,7 +76,7 @@ class Alignment:
 class Parting:
     """The first step at which a stage differs by more than rounding explains, and the tensor that differs most there.
 
-    a, b: the values; None if not finite. difference: |a − b| over the larger. floor: the difference that rounding
+    a, b: the values; None if not finite. difference: abs(a − b) over the larger. floor: the difference that rounding
     explains. tensors: number of tensors that differ at this step. previous: the previous step, at which the runs
     agreed; None if there is none.
     """
