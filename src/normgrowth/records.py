@@ -185,6 +185,14 @@ class Records:
 
         return Records(self.table.filter(pc.not_equal(self.table["level"], "tensor")))  # pyright: ignore[reportAttributeAccessIssue]
 
+    def with_run(self, run: str) -> "Records":
+        """The same rows under the name of another run."""
+        import pyarrow as pa
+
+        names = pa.array([run] * len(self)).dictionary_encode()
+        place = self.table.column_names.index("run")
+        return Records(self.table.set_column(place, "run", names))
+
     def with_tokens(self, tokens_per_step: float) -> "Records":
         """The records with a column tokens: the tokens seen in training up to each step."""
         import pyarrow.compute as pc

@@ -25,6 +25,7 @@ from normgrowth.trace.result import Trace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RATES = {"constant": "constant rate", "inverse_sqrt": "rate as 1/√t"}
 PENN_WINDOW = 83  # tokens, as in Figure 3
 
 
@@ -43,11 +44,24 @@ class PaperFigure:
         return (*self.needs, *self.overlay)
 
 
-def _own_trace(evidence: Evidence) -> list[Trace]:
-    """The trace of T5 if there is one, else the trace of the first language model, the paper's pre-norm."""
+def _own_traces(evidence: Evidence) -> list[Trace]:
+    """The trace of T5 if there is one, else those of the paper's pre-norm, one per learning rate schedule."""
     if isinstance(evidence.t5, TracedT5):
         return [evidence.t5.trace]
-    return [next(iter(evidence.language_models)).trace] if evidence.has("language_models") else []
+    if not evidence.has("language_models"):
+        return []
+    first = next(iter(evidence.language_models))
+    same = {
+        "kind": first.kind,
+        "optimizer": first.optimizer,
+        "corpus": first.corpus,
+        "leaking": first.leaking,
+    }
+    models = {model.schedule: model for model in evidence.language_models.where(**same, seed=first.seed)}
+    return [
+        replace(model.trace, records=model.trace.records.with_run(f"trained here, {RATES.get(name, name)}"))
+        for name, model in models.items()
+    ]
 
 
 def _heads(evidence: Evidence) -> "Figure | None":
@@ -65,9 +79,9 @@ FIGURES: dict[str, PaperFigure] = {
     for figure in (
         PaperFigure(
             "fig1",
-            "Norm and direction of T5, as published, and of a model trained here",
+            "Norm and direction of T5, as published, and of models trained here",
             (),
-            lambda evidence: figure_norm_direction(t5_trace(), overlay=_own_trace(evidence)),
+            lambda evidence: figure_norm_direction(t5_trace(), overlay=_own_traces(evidence)),
             overlay=("language_models",),
         ),
         PaperFigure(
@@ -92,9 +106,9 @@ FIGURES: dict[str, PaperFigure] = {
         ),
         PaperFigure(
             "fig5",
-            "Alignment and step size of T5, derived from Figure 1, and of a model trained here",
+            "Alignment and step size of T5, derived from Figure 1, and of models trained here",
             (),
-            lambda evidence: figure_alignment_step(t5_trace(), overlay=_own_trace(evidence)),
+            lambda evidence: figure_alignment_step(t5_trace(), overlay=_own_traces(evidence)),
             overlay=("language_models",),
         ),
         PaperFigure(

@@ -217,7 +217,7 @@ def _over_steps(
             xy = scale.x(grids, fitted.steps), scale.y(grids, "norm", fitted.norms)
             row[0].plot(*xy, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(fitted.label))
         if quantity == quantities[0] and len(row[0].lines) > 1:
-            row[0].legend()
+            row[0].legend(loc="upper left" if others and quantity == "norm" else "best")
         for ax, names in zip(row[1:], layers.stacks.values(), strict=True):
             width = 1.2 if len(names) <= 16 else 0.8
             for name in names:
