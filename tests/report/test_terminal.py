@@ -19,10 +19,11 @@ from normgrowth.checkpoints.parameter_list import Parameter, Parameters
 from normgrowth.compare import compare
 from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
+from normgrowth.paper.reproduction import Judgment, Reproduction
 from normgrowth.records import Block, Records
 from normgrowth.report.numbers import cosine, number, percent, small, times
 from normgrowth.report.sentences.trace import sentences as trace_sentences
-from normgrowth.report.terminal import comparison, parameters
+from normgrowth.report.terminal import comparison, parameters, reproduction
 from normgrowth.report.terminal.console import Progress
 from normgrowth.report.terminal.trace import show
 from normgrowth.results import load
@@ -465,3 +466,19 @@ def test_progress_gives_the_terminal_back_after_an_error(monkeypatch):
         work()
     hidden, shown_again = (out.getvalue().rfind(f"\x1b[?25{letter}") for letter in "lh")
     assert shown_again > hidden >= 0  # the cursor
+
+
+def test_the_short_form_of_a_reproduction_has_the_most_notable_claims():
+    def claim(name, verdict):
+        facts = {"where": "§3", "statement": "", "published": "", "rule": ""}
+        return Judgment(id=name, verdict=verdict, reason="", **facts)
+
+    verdicts = ["holds", "holds in part", "does not hold", "holds", "not shown"]
+    claims = tuple(claim(f"claim-{i}", verdict) for i, verdict in enumerate(verdicts))
+    result = Reproduction.of(claims=claims)
+    file = io.StringIO()
+    reproduction.show(result, Console(file=file, width=100), verbose=False)
+    named = re.findall(r"claim-\d", file.getvalue())
+    assert named == ["claim-2", "claim-4", "claim-1"]
+    assert "5 claims. does not hold: 1, not shown: 1, holds in part: 1, holds: 2." in file.getvalue()
+    assert len(file.getvalue().splitlines()) < 12

@@ -28,6 +28,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="print the stages and how long they take, and stop"
     )
+    text = "print all claims, errata, departures and stages, not only the most notable claims"
+    parser.add_argument("--verbose", action="store_true", help=text)
     add_engine(parser)
     add_display(parser)
 
@@ -53,7 +55,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
             progress=progress,
             overwrite=arguments.overwrite,
         )
-    show_result(arguments, result)
+    show_result(arguments, result, {"verbose": arguments.verbose or bool(arguments.only)})
     say_paths(arguments, [path for name in WRITTEN if (path := Path(arguments.out) / name).exists()])
     return 2 if result.failed else 0
 

@@ -13,9 +13,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def show(result: Reproduction, console: "Console") -> None:
+SHOWN = 3  # claims in the short form
+# The verdicts that a reader looks for first.
+ORDER = ("does not hold", "not shown", "holds in part", "holds", "not measured here")
+
+
+def show(result: Reproduction, console: "Console", *, verbose: bool = True) -> None:
+    """Print the claims with their verdicts. verbose: all of them, with errata, departures and stages."""
+    if not verbose:
+        _short(result, console)
+        return
     if result.claims:
         _claims(result.claims, console)
+        _counts(result.claims, console)
     if result.table1 and "table1" in result.only:
         say(console, "Table 1: degrees of homogeneity", "bold")
         _table1(result.table1, console)
@@ -30,9 +40,32 @@ def show(result: Reproduction, console: "Console") -> None:
     for stage in result.stages:
         seconds = "" if stage.seconds is None else f", {stage.seconds:.0f} s"
         say(console, f"Stage {stage.name}: {stage.status}{seconds}.")
+    _remarks(result, console)
+
+
+def _short(result: Reproduction, console: "Console") -> None:
+    """One screen: the three most notable claims and the number of claims with each verdict."""
+    notable = sorted(result.claims, key=lambda claim: ORDER.index(claim.verdict))[:SHOWN]
+    _claims(notable, console)
+    _counts(result.claims, console)
+    counted = [
+        f"{sum(bool(one.differs) for one in checks)} of {len(checks)} {name} confirmed"
+        for checks, name in ((result.errata, "errata"), (result.departures, "departures"))
+    ]
+    say(console, f"{', '.join(counted)}. `--verbose` prints all of them; the report has the details.")
+    _remarks(result, console)
+
+
+def _remarks(result: Reproduction, console: "Console") -> None:
     for sentence in failure_sentences(result):
         say(console, sentence, "bold")
     say_remarks(console, result)
+
+
+def _counts(claims: Sequence[Judgment], console: "Console") -> None:
+    counts = Counter(claim.verdict for claim in claims)
+    said = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in ORDER if counts[verdict])
+    say(console, f"{len(claims)} claims. {said}.", "bold")
 
 
 def _claims(claims: Sequence[Judgment], console: "Console") -> None:
@@ -43,8 +76,6 @@ def _claims(claims: Sequence[Judgment], console: "Console") -> None:
         Cells("why", [claim.reason for claim in claims], right=False, widest=0.8),
     ]
     show_table(console, columns)
-    counts = Counter(claim.verdict for claim in claims)
-    say(console, ", ".join(f"{verdict}: {count}" for verdict, count in counts.items()), "bold")
 
 
 def _table1(rows: Sequence[TableRow], console: "Console") -> None:
