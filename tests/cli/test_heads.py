@@ -115,7 +115,7 @@ def test_soft_heads_alone(models, capsys):
         ),
         (["true", "--text", "missing.txt"], "true: missing.txt: No such file"),
         (["true", "--text", "empty.txt"], "true: empty.txt: contains no sentence"),
-        (["true", "--text", "text.txt", "--window", "84"], "the model has 83 positions"),
+        (["true", "--text", "text.txt", "--window", "84"], "the model has only 83 positions"),
         (["true", "--text", "text.txt", "--c", "0"], "finite and above 0"),
         (["true", "--text", "text.txt", "--tolerance", "2"], "between 0 and 0.5"),
     ],

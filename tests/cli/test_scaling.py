@@ -118,7 +118,7 @@ def test_the_same_records_give_the_same_bytes(folder, tmp_path):
     [
         (("minilm", "--published"), "is for `normgrowth scaling paper`"),
         (("minilm", "--width", 8), "are only for scaling('paper')"),
-        (("paper", "--text", "x.txt"), "texts are for a model"),
+        (("paper", "--text", "x.txt"), "texts cannot be used with 'paper'"),
         (("paper", "--largest", 1), "--largest must be > 1"),
         (("paper", "--scales", 1), "--scales >= 2"),
         (("no/such/folder/here",), "no such folder or file"),

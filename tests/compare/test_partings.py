@@ -87,7 +87,7 @@ def test_a_tied_weight_may_have_another_name(runs):
     found = ng.compare(runs(ONE), changed(runs(ONE), renamed))
     assert not found.parted
     assert found.alignment.renamed == {"embedding.weight": "head.weight"}
-    assert "embedding.weight is head.weight in b" in str(found)
+    assert "embedding.weight is called head.weight in b" in str(found)
 
 
 def test_steps_that_only_one_run_has_are_left_out(runs):
@@ -106,7 +106,7 @@ def test_runs_without_a_common_step_are_not_judged(runs, capsys, tmp_path):
     assert not found.parted
     other.save(tmp_path / "later")
     assert main(["compare", str(runs(ONE)), str(tmp_path / "later")]) == 1
-    assert "cannot be said" in capsys.readouterr().out
+    assert "cannot be compared" in capsys.readouterr().out
 
 
 # --- causes that single processes show ------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_rounding_has_a_size_and_a_growth(runs):
     assert not found.parted
     assert 0 < found.noise.first < 1e-6
     assert found.noise.growth == pytest.approx(1.2, abs=0.4)
-    assert f"×{found.noise.growth:.2f} a step" in str(found)
+    assert f"×{found.noise.growth:.2f} per step" in str(found)
 
 
 def test_differences_may_grow_from_step_to_step_but_not_jump(runs):

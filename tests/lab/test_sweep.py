@@ -215,10 +215,10 @@ def test_settings_that_are_no_numbers(tmp_path, corpus, threads):
     ("axis", "said"),
     [
         (lambda: Axis.spaced("lr", 0.0, 1.0, 3), "a logarithmic grid needs 0 < low < high"),
-        (lambda: Axis.spaced("lr", -1.0, 1.0, 3), "not from -1 to 1"),
-        (lambda: Axis.spaced("lr", 1.0, 0.1, 3), "to a larger one"),
+        (lambda: Axis.spaced("lr", -1.0, 1.0, 3), "0 < low < high, got -1 and 1"),
+        (lambda: Axis.spaced("lr", 1.0, 0.1, 3), "0 < low < high, got 1 and 0.1"),
         (lambda: Axis.spaced("lr", 0.1, 1.0, 1), "needs 2 to 100,000 values, got 1"),
-        (lambda: Axis("lr", ()), "no value"),
+        (lambda: Axis("lr", ()), "at least one value"),
         (lambda: Axis("lr", (0.1, 0.1)), "lr has duplicate values"),
         (lambda: Axis("speed", (0.1, 0.2)), "unknown setting 'speed'"),
         (lambda: Axis("corpus", ("penn",)), "unknown setting 'corpus'"),

@@ -162,7 +162,7 @@ def test_gated_feedforwards_of_llama_outgrow_attention(found):
     result = found("llama")
     sentence(result, "layers.0: mlp (degree 5) outgrows", "self_attn (degree 3)")
     sentence(result, f"layers.1-{LAST}: self_attn (degree 3) vanishes compared with", "(degree 5)")
-    sentence(result, f"layers.0-{LAST}.mlp.down_proj gets degree 4", "act_fn (2) and up_proj (2)")
+    sentence(result, f"layers.0-{LAST}.mlp.down_proj gets an input of degree 4", "act_fn (2) and up_proj (2)")
     text = sentence(result, "Vanish in the limit")
     assert f"all of layers.1-{LAST}.self_attn" in text
     assert f"all of layers.1-{LAST}.input_layernorm" in text

@@ -181,7 +181,7 @@ def test_bad_calls_say_what_is_wrong():
     q, k = torch.zeros(3, 2, 4), torch.zeros(2, 2, 4)
     with pytest.raises(InputError, match="3 query heads"):
         saturated_attention(q, k, k)
-    bad = {"'first'": dict(ties="first"), "int64": dict(mask=q[0].long()), "is -1": dict(tolerance=-1)}
+    bad = {"'first'": dict(ties="first"), "int64": dict(mask=q[0].long()), "got -1": dict(tolerance=-1)}
     for message, options in bad.items():
         with pytest.raises(InputError, match=message):
             saturated_attention(q, q, q, **options)

@@ -447,7 +447,7 @@ def test_figure_3_in_its_published_form():
 def test_a_window_fills_and_cuts():
     result = verb.heads(loaded(encoder()), TEXT, window=4)
     assert "3 of 5 sentences were cut at 4 tokens to fit the window" in result.notes
-    with pytest.raises(InputError, match="has 90 positions"):
+    with pytest.raises(InputError, match="has only 90 positions"):
         heads(loaded(encoder()), TEXT, window=91)
     with pytest.raises(InputError, match="pass texts"):
         heads(encoder(), inputs=[{"input_ids": torch.tensor([[1, 2, 3]])}], window=4)
@@ -760,7 +760,7 @@ def test_bad_input():
         ({"sentences": 0}, "sentences and batch_tokens must be >= 1"),
         ({"window": 1}, "window must be >= 2"),
         ({"c": (0,)}, "finite and above 0"),
-        ({"c": (2, 2)}, "given twice"),
+        ({"c": (2, 2)}, "must differ"),
         ({"tolerance": 0.5}, "between 0 and 0.5"),
     ):
         with pytest.raises(InputError, match=message):

@@ -144,7 +144,7 @@ def weights_alone(folder):
 
 def weights_by_another_name(folder):
     (save(folder) / "model.ckpt").write_bytes(b"")
-    return folder, "model.ckpt is not read"
+    return folder, "cannot read model.ckpt"
 
 
 def nothing_fits(folder):
@@ -185,7 +185,7 @@ def test_without_a_hub_the_way_out_is_said(monkeypatch):
         raise OSError("We couldn't connect to 'https://huggingface.co' to load the files\nsee offline mode")
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", unreachable)
-    with pytest.raises(InputError, match=r"^org/name: the hub cannot be reached; a local folder"):
+    with pytest.raises(InputError, match=r"^org/name: the hub cannot be reached; pass a local folder"):
         load_model("org/name")
 
 
@@ -196,7 +196,7 @@ def test_without_transformers_the_way_out_is_said(monkeypatch, alone):
 
 
 def test_a_dtype_must_be_one(alone):
-    with pytest.raises(InputError, match="dtype int8"):
+    with pytest.raises(InputError, match=r"dtype must be .*, got int8"):
         load_model(alone, dtype="int8")
 
 

@@ -152,7 +152,7 @@ def test_levels_stay_when_checkpoints_are_gone(series, tmp_path, config):
     again_result = normgrowth.saturation(copy, config=model, texts=TEXT, out=out)
     again = again_result.records
     assert same(again, whole)
-    assert any("are gone" in note for note in again_result.notes)
+    assert any("no longer exist" in note for note in again_result.notes)
 
 
 def test_what_no_state_depends_on_may_be_missing(tmp_path):
@@ -210,7 +210,7 @@ def test_nan_weights_are_named_and_the_rest_is_measured(series, config, tmp_path
     )
     found = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert any("step_20" in p and "h.1.mlp.c_fc.weight holds NaN" in p for p in found["problems"])
+    assert any("step_20" in p and "h.1.mlp.c_fc.weight contains NaN" in p for p in found["problems"])
     assert sorted({row["step"] for row in found["records"] if row["quantity"] == "saturation"}) == [0, 40, 60]
 
 

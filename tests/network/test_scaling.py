@@ -413,7 +413,7 @@ def test_factors_that_make_no_sense(c):
 @pytest.mark.parametrize(
     ("given_", "options", "message"),
     [
-        (3, {}, "not int"),
+        (3, {}, "got int"),
         (iter([]), {}, "no parameters were given"),
         ([torch.ones(2), "x"], {}, "entry 1 is 'x'"),
         (model(), dict(include="("), "not a regular expression"),

@@ -300,7 +300,7 @@ class Sum(nn.Module):
 def test_other_modules_say_what_their_states_are():
     torch.manual_seed(0)
     model, x = Sum().double(), torch.randn(2, 3, 4, dtype=torch.float64)
-    with pytest.raises(InputError, match="Sum is not of transformers: pass states="):
+    with pytest.raises(InputError, match="Sum is not a transformers model: pass states="):
         saturation(model, inputs=x)
     records = saturation(model, inputs=x, states=lambda module, batch: module(batch), c=(1e8,))
     assert records.where(level="layer").distinct("layer") == [None, 0, 1]

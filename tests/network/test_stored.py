@@ -96,11 +96,11 @@ def test_a_config_alone_is_random_from_the_seed(tmp_path):
         ({"layers": 3}, "does not match its config"),
         ({"width": 24}, "does not match its config"),
         ({"vocabulary": 21}, "20 words, but vocabulary in config.json is 21"),
-        ({"kind": "sandwich"}, "'sandwich' is unknown"),
+        ({"kind": "sandwich"}, "got 'sandwich'"),
         ({"heads": "3"}, "heads cannot be '3'"),
         ({"layers": True}, "layers cannot be True"),
         ({"eps": [1]}, r"eps cannot be \[1\]"),
-        ({"trust_remote_code": True}, "trust_remote_code is nothing that an encoder has"),
+        ({"trust_remote_code": True}, "unknown key trust_remote_code"),
     ],
 )
 def test_a_config_that_lies(tmp_path, change, says):

@@ -96,7 +96,7 @@ def test_a_module_of_unknown_kind_needs_inputs():
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"\n \n", "no sentence"), (b"ok\n\xff", "not text in UTF-8"), (None, "No such file")],
+    [(b"\n \n", "no sentence"), (b"ok\n\xff", "not UTF-8 text"), (None, "No such file")],
 )
 def test_bad_texts_are_named(tmp_path, content, reason):
     path = tmp_path / "text"

@@ -60,6 +60,7 @@ def test_three_runs_for_each_model(evidence):
     assert stored.fields["models"]["leaking"] == {
         "kind": "paper_pre_norm",
         "optimizer": "adamw",
+        "schedule": "constant",
         "leaking": True,
         "corpus": "pydoc",
         "seed": 0,

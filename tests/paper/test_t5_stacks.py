@@ -149,5 +149,5 @@ def test_levels_of_a_published_trace():
     assert len(layers.series) == 12
     with pytest.raises(InputError, match="no norm at level layer"):
         fit("published:t5-decoder", level="layer")
-    with pytest.raises(InputError, match="these are: t5, t5-encoder, t5-decoder"):
+    with pytest.raises(InputError, match="known: t5, t5-encoder, t5-decoder"):
         dynamics("published:heads")

@@ -149,7 +149,7 @@ def test_what_was_measured_stays_when_checkpoints_are_gone(tmp_path):
     series = write(tmp_path / "run", {step: factors(step) for step in (1, 2, 3)})
     before = normgrowth.trace(series, tmp_path / "out", lint=False)
     shutil.rmtree(series / "checkpoint-1")
-    with pytest.warns(SeriesWarning, match="checkpoints that are gone"):
+    with pytest.warns(SeriesWarning, match="checkpoints no longer exist"):
         after = normgrowth.trace(series, tmp_path / "out", lint=False)
     assert len(values(after, 1, "tensor")) == 6
     for step in (1, 2, 3):

@@ -145,7 +145,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, gradients, out: Pa
     if dist.get_rank() == 0:
         assert_same(tracker.trace.records, Records.read(out), 0.0)
     else:
-        with pytest.raises(InputError, match="rank 0 only"):
+        with pytest.raises(InputError, match="only on rank 0"):
             _ = tracker.trace.records
     dist.barrier()
     return Trace.from_stored(StoredResult.read(out))

@@ -128,7 +128,7 @@ def test_watch_of_a_run_that_has_not_begun(tmp_path, capsys):
     from normgrowth.cli.main import main
 
     assert main(["watch", str(tmp_path), "--once"]) == 2
-    assert "a NormTracker with this `out` writes them" in capsys.readouterr().err
+    assert "start a NormTracker with this folder as `out`" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore")
