@@ -120,7 +120,7 @@ def test_patterns_that_match_nothing():
     model = Small()
     message = refused(saturated, model, fixed=["a.wieght"])
     assert message == "fixed: no parameter matches 'a.wieght'; close matches: a.weight, b.weight"
-    assert refused(saturated, model, fixed=["*.A_log"]) == "fixed: no parameter is called '*.A_log'"
+    assert refused(saturated, model, fixed=["*.A_log"]) == "fixed: no parameter matches '*.A_log'"
     assert "close matches: b.bias, a.bias" in refused(saturated, model, fixed=["model.bias"])
     assert refused(saturated, model, fixed="a.bias") == 'fixed must be a list of names: fixed=["a.bias"]'
     assert "'x'" in refused(scaled_weights, model, 2.0, fixed=["x"])

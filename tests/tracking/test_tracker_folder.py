@@ -204,7 +204,7 @@ def test_records_are_not_overwritten_by_chance(tmp_path):
         trace(tmp_path / "step-1.safetensors", tmp_path / "traced", include="all")
     with pytest.raises(InputError, match="contains records of trace"):
         NormTracker(model, optimizer, out=tmp_path / "traced", resume_step=0)
-    with pytest.raises(InputError, match="the name of the output folder is empty"):
+    with pytest.raises(InputError, match="out must not be an empty string"):
         NormTracker(model, optimizer, out="")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written to"):
