@@ -80,7 +80,7 @@ def fill_pages(folder: Path, reproduction: Path) -> None:
 def growth(folder: Path) -> None:
     """Draw the first picture of README.md: norm and direction of T5, as published."""
     output("normgrowth plot published:t5 --fit sqrt2 --formats svg -o figures", folder)
-    shutil.copy(folder / "figures" / "norm_direction.svg", PICTURES / "growth.svg")
+    shutil.copy(folder / "figures" / "trace_norm_direction.svg", PICTURES / "growth.svg")
 
 
 def commands() -> str:
