@@ -3,19 +3,29 @@
 It handles Ctrl-C before it imports anything large: an interrupted import would print a traceback.
 """
 
+import os
 import signal
 import sys
+
+TYPE_CHECKING = False  # as in typing, whose import takes long enough for a Ctrl-C to fall into
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def main() -> int:
     interrupted = False
 
-    def interrupt(*_: object) -> None:
+    def interrupt(_: int, frame: "FrameType | None") -> None:
         nonlocal interrupted
         interrupted = True
+        while frame is not None:
+            # An exception inside a compiled module that is being imported can abort the process.
+            if "importlib._bootstrap" in frame.f_code.co_filename:
+                print("normgrowth: interrupted", file=sys.stderr, flush=True)
+                os._exit(130)
+            frame = frame.f_back
         raise KeyboardInterrupt
 
-    # A parent process may have set the signal to be ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
