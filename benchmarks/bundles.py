@@ -20,7 +20,7 @@ from typing import Any
 from pages import DOCS, fill, table
 
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 
 RECORD = Path(__file__).with_name("bundles.json")
 PAGE = DOCS / "t5_checkpoints.md"

@@ -16,8 +16,8 @@ from pages import DOCS, fill, table
 
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.departures import DEPARTURES
-from normgrowth.paper.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.departures import DEPARTURES
+from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.reproduction import Check, Judgment
 from normgrowth.paper.stages.language_models import joined_models

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.dynamics.equilibrium import stationary_decay
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis

@@ -13,12 +13,12 @@ from synthetic_series import walk, write_series
 from tracking.tiny_training import backward, tiny
 
 from normgrowth import NormTracker
-from normgrowth.checksums import CHECKSUM, SEALED
 from normgrowth.cli.main import main
 from normgrowth.engine import Threads
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import sweep
+from normgrowth.serialization.checksums import CHECKSUM, SEALED
 from normgrowth.stored_result import PAIRED
 
 SHAPE = ["--layers", "1", "--width", "8", "--heads", "2", "--feedforward", "8"]

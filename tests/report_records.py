@@ -180,12 +180,14 @@ def known_heads(run="model", layers=3, count=5, window=83, exact=True, shown=Fal
         "hard_scale": np.where(spread > 0, np.inf, 12.0),
         "visible": np.full(total, 11.0),
         "one_share": np.full(total, 0.12),
+        "visible_distance": np.full(total, 5.5),
     }
     if exact:
         values |= {
             "attended": 1 + spread * 10,
             "attended_share": np.where(spread > 0, 1.0, 0.12),
             "attended_spread": spread,
+            "attended_distance": 2.5 + 3 * spread,
         }
         values |= {"attended_window": 1 + spread * 41} if window else {}
     kinds = {name: HEAD_KINDS[i % len(HEAD_KINDS)] for i, name in enumerate(names)}

@@ -3,11 +3,14 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import normgrowth
+from normgrowth.cli.main import COMMANDS
+from normgrowth.results import KINDS
 
 SOURCE = Path(normgrowth.__file__).parent
 
@@ -16,9 +19,7 @@ BASE = {
     "records",
     "results",
     "stored_result",
-    "record_schema",
-    "schema",
-    "checksums",
+    "serialization",
     "schedules",
     "engine",
     "errors",
@@ -26,7 +27,7 @@ BASE = {
     "workspace",
     "measurements",
 }
-ENGINES = {"checkpoints", "moments", "foreign_files"} | BASE
+ENGINES = {"checkpoints", "moments"} | BASE
 VERBS = {"trace", "lint", "compare", "fit", "dynamics", "limit", "network", "tracking", "lab"}
 ALLOWED = {
     "cli": {"paper", "report"} | VERBS | ENGINES,
@@ -36,7 +37,7 @@ ALLOWED = {
         "records",
         "results",
         "stored_result",
-        "schema",
+        "serialization",
         "errors",
         "text",
         "workspace",
@@ -53,26 +54,21 @@ ALLOWED = {
     "fit": ENGINES,
     "dynamics": {"fit"} | ENGINES,
     "limit": {"results", "records", "errors", "text"},
-    "checkpoints": {"engine", "errors", "text", "foreign_files", "records", "results"},
+    "checkpoints": {"engine", "errors", "text", "records", "results"},
     "moments": {"errors"},
     "results": {
         "records",
         "stored_result",
-        "record_schema",
-        "schema",
-        "checksums",
+        "serialization",
         "errors",
         "text",
         "workspace",
     },
-    "stored_result": {"records", "record_schema", "checksums", "errors", "workspace"},
-    "records": {"record_schema", "errors", "text"},
-    "record_schema": {"errors"},
-    "schema": {"errors", "checksums"},
-    "checksums": set(),
-    "workspace": {"errors", "checksums", "record_schema"},
+    "stored_result": {"records", "serialization", "errors", "workspace"},
+    "records": {"serialization", "errors", "text"},
+    "serialization": {"errors"},
+    "workspace": {"errors", "serialization"},
     "text": set(),
-    "foreign_files": set(),
     "schedules": {"errors"},
     "measurements": {"records", "results", "stored_result", "checkpoints", "errors", "schedules"},
     "engine": {"errors"},
@@ -83,7 +79,7 @@ EXCEPTIONS = {
     ("network/behavior/legality.py", "normgrowth.lab.data.formal_languages"),  # which predictions may follow
     ("records.py", "normgrowth.stored_result"),  # `Records.read` and `write`
     ("stored_result.py", "normgrowth.tracking.log.log_reader"),  # the records of a run are made from its log
-    ("results.py", "normgrowth.report.dispatch"),  # a result asks the report to show it
+    ("results.py", "normgrowth.report.renderers"),  # a result asks the report to show it
     ("trace/result.py", "normgrowth.lint.finding"),  # the type of a field
     (
         "trace/__init__.py",
@@ -182,6 +178,44 @@ def test_heavy_dependencies_load_late_and_in_one_place(path):
         assert own in HOMES.get(package, {own}), f"{package} belongs into {HOMES[package]}"
 
 
+# A file per verb, per kind of result or per library: one name, one meaning.
+SHARED_MODULES = {"result", "moments", "budget", "watch"} | {*KINDS, *COMMANDS}
+SHARED_CLASSES = {"NormCallback"}
+
+
+def test_no_module_or_class_has_two_meanings():
+    modules, classes = Counter[str](), Counter[str]()
+    for path in MODULES:
+        name = path.parent.name if path.stem == "__init__" else path.stem
+        modules[name] += name != SOURCE.name and name != "__main__"
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes.update(
+            node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+        )
+    assert {name for name, count in modules.items() if count > 1} <= SHARED_MODULES
+    assert {name for name, count in classes.items() if count > 1} <= SHARED_CLASSES
+
+
+def test_a_public_function_shares_its_name_with_no_other():
+    """Commands and files per kind of result are declarations of the verb."""
+    public = {name for name in normgrowth.__all__ if name[0].islower()}
+    defined = Counter[str]()
+    for path in MODULES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        defined.update(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    assert {name: defined[name] for name in public} == dict.fromkeys(public, 1)
+
+
+def test_packages_have_about_ten_modules():
+    """The commands, and the report's files per kind of result, may be more."""
+    sizes = Counter(path.parent.relative_to(SOURCE).as_posix() for path in MODULES if path.stem[0] != "_")
+    many = {place for place, size in sizes.items() if size > 10}
+    assert many <= {
+        "cli",
+        *(f"report/{part}" for part in ("terminal", "figures", "sentences", "page/sections")),
+    }
+
+
 def loaded_after(code: str) -> set[str]:
     result = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
@@ -206,6 +240,21 @@ def test_tracing_safetensors_needs_no_torch(tmp_path):
     heavy = loaded_after(f"import normgrowth; normgrowth.trace({str(tmp_path)!r}).records.series('norm')")
     # Not pandas: pyarrow itself imports it, where it is installed, to make an array.
     assert not heavy & {"torch", "transformers", "tensorflow"}
+
+
+def test_tracking_a_small_model_loads_only_what_writes_its_log(tmp_path):
+    """Memory of the training process: numba and pandas would take 40 to 100 MB."""
+    before = "import torch; model = torch.nn.Linear(4, 4); optimizer = torch.optim.AdamW(model.parameters())"
+    tracked = f"""{before}
+from normgrowth import NormTracker
+tracker = NormTracker(model, optimizer, every=1, include="all", out={str(tmp_path / "run")!r})
+for _ in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+assert tracker.latest()["norm/model"] > 0"""
+    added = loaded_after(tracked) - loaded_after(before)
+    assert "pyarrow" in added  # the log is written
+    assert not added & {"numba", "llvmlite", "pandas", "matplotlib", "rich", "transformers", "scipy"}
 
 
 def test_help_loads_nothing_heavy():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from normgrowth import errors
-from normgrowth.checkpoints.selection import NothingCounts, Selection
+from normgrowth.checkpoints.parameters.selection import NothingCounts, Selection
 from normgrowth.errors import InputError, is_mistake, raised_here
 from normgrowth.lab.train import Diverged
 from normgrowth.network.heads.statistics import NotFinite

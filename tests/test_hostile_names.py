@@ -2,18 +2,18 @@
 
 import io
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from rich.console import Console
+from strict_html import StrictParser
 from test_showing import HOSTILE, acting, spelled
 
 import normgrowth
-from normgrowth.checkpoints.parameter_list import Parameter, Parameters
-from normgrowth.compare.result import Alignment, Comparison, Diagnosis, Parting, Row, Side, Values
+from normgrowth.checkpoints.parameters.parameter_list import Parameter, Parameters
+from normgrowth.compare.result import Alignment, ComparedRow, Comparison, Diagnosis, Parting, Side, Values
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lab.run import CorpusSummary, Run
@@ -27,7 +27,7 @@ from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.reproduction import Check, Judgment, Reproduction, StageOutcome
 from normgrowth.records import Block, Records
-from normgrowth.report.dispatch import show
+from normgrowth.report.renderers import show
 from normgrowth.report.sentences.parting_cause import CAUSES
 from normgrowth.results import KINDS, Result
 from normgrowth.stored_result import StoredResult
@@ -62,7 +62,7 @@ def comparison(name: str) -> Comparison:
         a=Side(name, name, 1, name),
         b=Side(name, name, 1, ""),
         matched=True,
-        rows=(Row("layer", name, Values(1.0), Values(2.0)),),
+        rows=(ComparedRow("layer", name, Values(1.0), Values(2.0)),),
         alignment=Alignment("tensor", 1, 1, 1, (name,), ("gradient",), {name: name}, (name,), (name,)),
         partings=(Parting("gradient", 1, name, 1.0, 2.0, 0.5, 1e-6, 1),),
         diagnoses=tuple(Diagnosis(cause, "gradient", 1, (name,), 1, 0.5, 1e-6, **more) for cause in CAUSES),
@@ -202,7 +202,7 @@ def made(kind: str, name: str) -> Result:
     return MADE[kind, name]
 
 
-class Shown(HTMLParser):
+class Shown(StrictParser):
     """The text of a page that has nothing but preformatted, colored text."""
 
     def __init__(self, html: str) -> None:
@@ -224,18 +224,6 @@ class Shown(HTMLParser):
     def handle_data(self, data):
         assert self.open, data
         self.text += data
-
-    def handle_comment(self, data):
-        raise AssertionError(data)
-
-    def handle_decl(self, decl):
-        raise AssertionError(decl)
-
-    def handle_pi(self, data):
-        raise AssertionError(data)
-
-    def unknown_decl(self, data):
-        raise AssertionError(data)
 
 
 def test_every_kind_of_result_is_tried():

@@ -17,7 +17,7 @@ from limits import bounded, cases
 from mutations import mutated_bytes, mutated_json, mutated_table
 from own_folders import KINDS, run, unsealed
 
-from normgrowth.checksums import unseal_json
+from normgrowth.serialization.checksums import unseal_json
 from normgrowth.tracking.log.step_file import KEY, header_length
 
 pytestmark = [

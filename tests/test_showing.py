@@ -5,7 +5,6 @@ import re
 import unicodedata
 from collections import OrderedDict
 from html import unescape
-from html.parser import HTMLParser
 from math import nan
 
 import numpy as np
@@ -14,16 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from strict_html import StrictParser
 from synthetic_series import walk, write_series
 
 import normgrowth
-from normgrowth.checkpoints.series import Entry, Series
+from normgrowth.checkpoints.series import CheckpointSeries, Entry
 from normgrowth.fit.result import LawFit, SeriesFit
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.records import Block, Records
-from normgrowth.report.dispatch import show
 from normgrowth.report.numbers import number
+from normgrowth.report.renderers import show
 from normgrowth.report.sentences.dynamics import findings, undecided
 from normgrowth.text import MOST, WIDEST, html_table
 
@@ -45,7 +45,7 @@ def acting(text):
     return any(unicodedata.category(c)[0] == "C" or unicodedata.category(c) in ("Zl", "Zp") for c in text)
 
 
-class Tables(HTMLParser):
+class Tables(StrictParser):
     """Cells of each table by row; refuses everything that is not a plain table."""
 
     def __init__(self, html):
@@ -73,18 +73,6 @@ class Tables(HTMLParser):
     def handle_data(self, data):
         assert self.inside, data
         self.tables[-1][-1][-1] += data
-
-    def handle_comment(self, data):
-        raise AssertionError(data)
-
-    def handle_decl(self, decl):
-        raise AssertionError(decl)
-
-    def handle_pi(self, data):
-        raise AssertionError(data)
-
-    def unknown_decl(self, data):
-        raise AssertionError(data)
 
 
 def tables(thing):
@@ -273,7 +261,7 @@ def test_findings_and_series_show_hostile_files_as_text(name):
     assert columns(lines[-3]) == ["?", "new", spelled(name), spelled(name)]
     assert columns(lines[-2]) == ["3", "run", "w"]
     assert lines[-1] == "2 faults, no remarks."
-    series = Series(name, (Entry(1000, name, "", lambda: pytest.fail("opened")),), notes=(name,))
+    series = CheckpointSeries(name, (Entry(1000, name, "", lambda: pytest.fail("opened")),), notes=(name,))
     about, found = tables(series)
     assert about[-1] == ["note", spelled(name)]
     assert found[1] == ["1,000", "name", spelled(name)]

@@ -45,7 +45,7 @@ TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during an import p
 if TYPE_CHECKING:
     from typing import Any
 
-    from normgrowth.checkpoints.parameter_list import Parameters, parameters
+    from normgrowth.checkpoints.parameters.parameter_list import Parameters, parameters
     from normgrowth.checkpoints.series import open_source
     from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
@@ -150,7 +150,7 @@ _HOME = {
     "NormCallback": "normgrowth.tracking.integrations.transformers",
     "NormTracker": "normgrowth.tracking.tracker",
     "Page": "normgrowth.report.page.page_file",
-    "Parameters": "normgrowth.checkpoints.parameter_list",
+    "Parameters": "normgrowth.checkpoints.parameters.parameter_list",
     "Records": "normgrowth.records",
     "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
@@ -169,7 +169,7 @@ _HOME = {
     "load": "normgrowth.results",
     "load_model": "normgrowth.network.models.load",
     "open_source": "normgrowth.checkpoints.series",
-    "parameters": "normgrowth.checkpoints.parameter_list",
+    "parameters": "normgrowth.checkpoints.parameters.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
     "reproduce": "normgrowth.paper.reproduce",

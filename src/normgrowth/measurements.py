@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from normgrowth.checkpoints.selection import parameters_text
+from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.errors import InputError
 from normgrowth.records import Records
 from normgrowth.results import KINDS, Result, result_of
@@ -37,7 +37,7 @@ def read_measurement(data: Result | Records | Path | str) -> Measurement:
     if isinstance(data, Records):
         return _of_records(data)
     if is_named(data):
-        result, schedule = _provider(str(data)).trace(_name(str(data)))
+        result, schedule = _provider(str(data)).load_trace(_name(str(data)))
         return replace(_of_result(result), schedule=schedule)
     stored = StoredResult.read(data)
     if stored.kind in KINDS:
@@ -78,7 +78,7 @@ def is_named_trace(source: object) -> bool:
 
 def named_result(source: str) -> Result:
     """The result with this name: "published:t5" is a trace."""
-    return _provider(source).load(_name(source))
+    return _provider(source).load_published(_name(source))
 
 
 def named_series(source: str, quantity: str = "norm") -> tuple[str, dict[str, tuple[Any, Any]]]:

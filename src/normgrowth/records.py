@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import AmbiguousRows, InputError, MissingDependency
-from normgrowth.record_schema import AXES, NULLABLE
+from normgrowth.serialization.record_schema import AXES, NULLABLE
 from normgrowth.text import html_table, listed, visible
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 
 import numpy as np
 
-from normgrowth.checksums import JsonObject
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.record_schema import ADVICE, SCHEMA, refuse_newer
 from normgrowth.records import Matrix, Records
-from normgrowth.schema import converted
+from normgrowth.serialization.checksums import JsonObject
+from normgrowth.serialization.json_types import converted
+from normgrowth.serialization.record_schema import ADVICE, SCHEMA, refuse_newer
 from normgrowth.stored_result import SIDECAR, StoredResult, has_records
 from normgrowth.text import one_line
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # The class of each kind of result. To add a kind, add it here and add its renderers in `normgrowth.report`.
 KINDS: dict[str, str] = {
-    "parameters": "normgrowth.checkpoints.parameter_list:Parameters",
+    "parameters": "normgrowth.checkpoints.parameters.parameter_list:Parameters",
     "trace": "normgrowth.trace.result:Trace",
     "findings": "normgrowth.lint.result:Findings",
     "comparison": "normgrowth.compare.result:Comparison",
@@ -132,7 +132,7 @@ class Result:
         return render(self)
 
     def _repr_html_(self) -> str:
-        from normgrowth.report.dispatch import to_html
+        from normgrowth.report.renderers import to_html
 
         return to_html(self)
 
@@ -180,7 +180,7 @@ class Plots:
         return [name for name, drawing in self._drawings().items() if drawing.has_data(self._result)]
 
     def _drawings(self) -> Mapping[str, Any]:
-        from normgrowth.report.dispatch import figures
+        from normgrowth.report.renderers import figures
 
         return figures(self._result)
 
@@ -214,7 +214,7 @@ class Plots:
 
 def render(result: Result) -> str:
     """The text that `print(result)` shows."""
-    from normgrowth.report.dispatch import to_text
+    from normgrowth.report.renderers import to_text
 
     return to_text(result)
 

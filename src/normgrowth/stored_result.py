@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.checksums import JsonObject, from_parquet, to_parquet
 from normgrowth.errors import InputError, RecordsMismatch
-from normgrowth.record_schema import conformed, refuse_newer, with_include
 from normgrowth.records import Records
+from normgrowth.serialization.checksums import JsonObject, from_parquet, to_parquet
+from normgrowth.serialization.record_schema import conformed, refuse_newer, with_include
 from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:

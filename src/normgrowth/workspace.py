@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from normgrowth.checksums import JsonObject, seal_json, unseal_json
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
-from normgrowth.record_schema import with_include
+from normgrowth.serialization.checksums import JsonObject, seal_json, unseal_json
+from normgrowth.serialization.record_schema import with_include
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -176,7 +176,7 @@ def read_json(path: Path) -> JsonObject:
 
 
 @dataclass(frozen=True)
-class Claim:
+class FolderUse:
     """The use of a folder. request: must match before the folder is written; facts: stored, but not compared."""
 
     kind: str
@@ -185,7 +185,7 @@ class Claim:
     partial: bool = False  # inferred from older files: missing entries match any value
 
     @staticmethod
-    def read(folder: Path) -> "Claim | None":
+    def read(folder: Path) -> "FolderUse | None":
         """The claim from request.json or from older files; None for a folder without a result."""
         path = folder / REQUEST
         if path.is_file():
@@ -194,9 +194,9 @@ class Claim:
                 kind, facts = said["kind"], said["facts"]
                 request = said["request"]
             except (OSError, ValueError, KeyError):
-                return Claim(UNKNOWN)
+                return FolderUse(UNKNOWN)
             whole = isinstance(kind, str) and isinstance(request, dict) and isinstance(facts, dict)
-            return Claim(kind, with_include(request), facts) if whole else Claim(UNKNOWN)
+            return FolderUse(kind, with_include(request), facts) if whole else FolderUse(UNKNOWN)
         return _told_by_records(folder) or _told_by_marks(folder)
 
     def differs(self, kind: str, request: Mapping[str, Any]) -> bool:
@@ -212,7 +212,7 @@ class Claim:
         return [name for name in names if self.request.get(name) != request.get(name)]
 
 
-def _told_by_records(folder: Path) -> Claim | None:
+def _told_by_records(folder: Path) -> FolderUse | None:
     try:
         fields = read_json(folder / "records.json")
     except (OSError, ValueError):
@@ -221,10 +221,10 @@ def _told_by_records(folder: Path) -> Claim | None:
     if not isinstance(kind, str) or kind not in FILES:
         return None
     request = with_include({**fields, **(selection if isinstance(selection, dict) else {})})
-    return Claim(kind, request, fields, partial=True)
+    return FolderUse(kind, request, fields, partial=True)
 
 
-def _told_by_marks(folder: Path) -> Claim | None:
+def _told_by_marks(folder: Path) -> FolderUse | None:
     found = [mark for mark in MARKS if (folder / mark).is_file()]
     if not found:
         return None
@@ -232,7 +232,7 @@ def _told_by_marks(folder: Path) -> Claim | None:
     if found[0] == "claims.json":
         with suppress(OSError, ValueError, KeyError):
             request = {"scale": read_json(folder / found[0])["scale"]}
-    return Claim(MARKS[found[0]], request, partial=True)
+    return FolderUse(MARKS[found[0]], request, partial=True)
 
 
 def lock_folder(folder: Path) -> "BaseFileLock":
@@ -266,7 +266,7 @@ class Workspace:
 
     def __init__(self, folder: Path | None, kind: str, *, overwrite: bool = False) -> None:
         self.folder, self.kind, self.overwrite = folder, kind, overwrite
-        found = Claim.read(folder) if folder is not None else None
+        found = FolderUse.read(folder) if folder is not None else None
         self.found = found  # the result that was already here
 
     @staticmethod
@@ -336,7 +336,7 @@ class Workspace:
             part.unlink(missing_ok=True)  # half-written by a killed process
         if self.overwrite and self.found is not None:
             self.clear()
-        wanted = Claim(self.kind, _plain(request), _plain(facts or {}))
+        wanted = FolderUse(self.kind, _plain(request), _plain(facts or {}))
         if self.found != wanted:
             said = {"format": 1, "kind": wanted.kind, "request": wanted.request, "facts": wanted.facts}
             write_json(self.folder / REQUEST, said)

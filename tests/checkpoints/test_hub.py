@@ -79,14 +79,6 @@ def into(tmp_path):
     return tmp_path / "downloads"
 
 
-@pytest.fixture
-def naps(monkeypatch):
-    """Waiting takes no time, and is noted."""
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    return slept
-
-
 def first(server: HubServer, uri: str = "hf://org/tiny@step0", **options) -> Revision:
     return list_revisions(uri, endpoint=server.endpoint, **options)[0]
 

@@ -4,7 +4,7 @@ import pytest
 from synthetic_series import tiny_state, walk, write_series
 
 import normgrowth as ng
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 
 QKV = "transformer.h.1.attn.c_attn.weight"

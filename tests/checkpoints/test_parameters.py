@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Tensor
-from normgrowth.checkpoints.parameter_names import INCLUDE_CHOICES, ROLES, Reading, read_names
+from normgrowth.checkpoints.parameters.parameter_names import INCLUDE_CHOICES, ROLES, Reading, read_names
 from normgrowth.errors import InputError
 
 torch = pytest.importorskip("torch")

@@ -48,14 +48,6 @@ def fresh(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def naps(monkeypatch):
-    """Waiting takes no time, and is noted."""
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    return slept
-
-
-@pytest.fixture
 def run(tmp_path):
     return write_series(tmp_path / "run", walk(3))
 

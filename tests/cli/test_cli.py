@@ -12,20 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import run
 from safetensors.torch import save_file
 from synthetic_series import counted, tiny_state, walk, write_series
 
 from normgrowth.cli.main import main
 from normgrowth.records import Records
-
-
-def run(capsys, *arguments):
-    try:
-        code = main([str(a) for a in arguments])
-    except SystemExit as stop:  # argparse's own
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture
@@ -348,13 +340,27 @@ def test_paths_and_names_that_are_no_valid_text(tmp_path, capsys):
 def test_an_output_that_takes_nothing(series):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    with open("/dev/full", "w") as full:
+    for command in (["trace", str(series), "--json"], ["--help"]):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(
+                [sys.executable, "-m", "normgrowth", *command],
+                stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            )  # fmt: skip
+        assert result.returncode == 2
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_a_pipe_that_its_reader_has_closed(series):
+    """As in `normgrowth trace --help | head -1`."""
+    for command in (["trace", str(series), "--json"], ["--help"], ["trace", "--help"], ["--version"]):
+        reader, writer = os.pipe()
+        os.close(reader)
         result = subprocess.run(
-            [sys.executable, "-m", "normgrowth", "trace", str(series), "--json"],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            [sys.executable, "-m", "normgrowth", *command],
+            stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
+        os.close(writer)
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_a_sidecar_that_is_no_sidecar(series, tmp_path, capsys):

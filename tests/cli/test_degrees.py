@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from command_line import run
 from rich.console import Console
 from tiny_configs import tiny_config
 from torch import nn
@@ -19,15 +20,6 @@ from normgrowth.report.terminal.degrees import show
 from normgrowth.results import load
 
 pytest.importorskip("transformers")
-
-
-def run(capsys, *arguments):
-    try:
-        code = main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 from io import StringIO
 
+import command_line
 import numpy as np
 import pytest
 from rich.console import Console
@@ -18,12 +19,7 @@ STEPS = np.arange(0, 4000, 100)
 
 
 def run(capsys, *arguments):
-    try:
-        code = main(["fit", *(str(a) for a in arguments)])
-    except SystemExit as stop:  # argparse's own
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_line.run(capsys, "fit", *arguments)
 
 
 def csv(path, text):

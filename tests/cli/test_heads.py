@@ -2,12 +2,12 @@
 
 import json
 
+import command_line
 import numpy as np
 import pytest
 import torch
 from tiny_configs import tiny_config
 
-from normgrowth.cli.main import main
 from normgrowth.errors import InputError
 from normgrowth.network.heads.heads import Heads, heads
 from normgrowth.network.models import encoder_folder as stored
@@ -26,12 +26,7 @@ WORDS = ["<eos>", "<unk>", "the", "cat", "sat", "on", "mat", "a", "dog"]
 
 
 def run(capsys, *arguments):
-    try:
-        code = main(["heads", *map(str, arguments)])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_line.run(capsys, "heads", *arguments)
 
 
 @pytest.fixture

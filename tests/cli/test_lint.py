@@ -3,13 +3,13 @@
 import io
 import json
 
+import command_line
 import pytest
 import torch
 from hub_server import HubServer
 from rich.console import Console
 from synthetic_series import save_file, walk, write_series
 
-from normgrowth.cli import main as cli
 from normgrowth.lint.finding import KINDS, Finding
 from normgrowth.lint.result import Findings
 from normgrowth.report.terminal.findings import show
@@ -18,11 +18,7 @@ MATRIX = "transformer.h.0.attn.c_proj.weight"
 
 
 def run(capsys, *arguments):
-    try:
-        code = cli.main(["lint", *map(str, arguments)])
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
+    return command_line.run(capsys, "lint", *arguments)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,6 @@ from rich.console import Console
 from tiny_configs import tiny_config
 
 from normgrowth import saturation
-from normgrowth.cli.main import main
 from normgrowth.errors import InputError
 from normgrowth.network.models.load import load_model
 from normgrowth.network.saturation.saturation import Saturation
@@ -36,12 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(capsys, *arguments):
-    try:
-        code = main(["saturation", *map(str, arguments)])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_line.run(capsys, "saturation", *arguments)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from command_line import run
 from rich.console import Console
 
 from normgrowth.cli.main import main
@@ -12,7 +13,7 @@ from normgrowth.errors import InputError
 from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
-from normgrowth.report.dispatch import draw
+from normgrowth.report.renderers import draw
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.scaling import show
 from normgrowth.results import load
@@ -20,15 +21,6 @@ from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("scaling", "paper", "--layers", 1, "--width", 12, "--seeds", 2, "--scales", 9)
-
-
-def run(capsys, *arguments):
-    try:
-        code = main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture(scope="module")

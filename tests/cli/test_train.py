@@ -3,12 +3,12 @@
 import io
 import json
 
+import command_line
 import pytest
 from rich.console import Console
 
 from normgrowth import load
-from normgrowth.cli.main import main
-from normgrowth.report.dispatch import show
+from normgrowth.report.renderers import show
 from normgrowth.report.terminal.run import TrainProgress, sentences
 from normgrowth.stored_result import StoredResult
 
@@ -19,12 +19,7 @@ SMALL = (
 
 
 def run(capsys, *arguments):
-    try:
-        code = main(["train", *map(str, arguments)])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_line.run(capsys, "train", *arguments)
 
 
 def small(capsys, corpus, out, *more):

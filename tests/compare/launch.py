@@ -4,17 +4,16 @@ One process loads torch and forks the ranks, so that a launch costs little; the 
 """
 
 import datetime
-import faulthandler
 import json
-import os
 import sys
-import traceback
 import warnings
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from compare.training import Settings, train
+from forked_ranks import fork_ranks
 
 
 def run_rank(rank: int, ranks: int, runs: dict[str, Settings], folder: Path) -> None:
@@ -36,33 +35,12 @@ def run_rank(rank: int, ranks: int, runs: dict[str, Settings], folder: Path) -> 
         dist.destroy_process_group()
 
 
-def launch(ranks: int, runs: dict[str, Settings], folder: Path) -> bool:
-    children = []
-    for rank in range(ranks):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                faulthandler.dump_traceback_later(240, exit=True)
-                run_rank(rank, ranks, runs, folder)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(child)
-    statuses = [os.waitpid(child, 0)[1] for child in children]
-    return not any(statuses)
-
-
 def main(folder: Path) -> None:
     runs = {name: Settings(**given) for name, given in json.load(sys.stdin).items()}
     done = True
     for ranks in sorted({settings.ranks for settings in runs.values()}):
         mine = {name: settings for name, settings in runs.items() if settings.ranks == ranks}
-        done = launch(ranks, mine, folder) and done
+        done = fork_ranks(ranks, partial(run_rank, ranks=ranks, runs=mine, folder=folder), 240) and done
     sys.exit(0 if done else 1)
 
 

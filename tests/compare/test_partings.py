@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import normgrowth as ng
 from normgrowth.cli.main import main
-from normgrowth.compare.stages import STAGES
+from normgrowth.compare.step_stages import STAGES
 from normgrowth.errors import InputError
 from normgrowth.records import Records
 

@@ -8,8 +8,8 @@ from vectors import PARTS, norms, simulate, write_path
 
 from normgrowth import results
 from normgrowth.dynamics import dynamics
-from normgrowth.dynamics.direction import direction
-from normgrowth.dynamics.uniformity import uniformity
+from normgrowth.dynamics.observed.direction import direction
+from normgrowth.dynamics.observed.uniformity import uniformity
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
 from normgrowth.report.sentences.dynamics import direction as direction_sentences

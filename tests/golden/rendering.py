@@ -6,9 +6,9 @@ from pathlib import Path
 from golden.examples import EXAMPLES
 from rich.console import Console
 
-from normgrowth.report import dispatch
-from normgrowth.report.page.content import Entry, content_of
-from normgrowth.report.page.pieces import Chart, Curve, Map, Picture, Section, Table
+from normgrowth.report import renderers as dispatch
+from normgrowth.report.page.content import PageEntry, content_of
+from normgrowth.report.page.pieces import Chart, ChartCurve, Map, Picture, Section, Table
 from normgrowth.report.page.write import sections_of, summary
 from normgrowth.results import Result
 
@@ -23,7 +23,7 @@ def _terminal(result: Result) -> str:
 
 
 def _page(result: Result) -> str:
-    content = content_of([Entry("example", result)])
+    content = content_of([PageEntry("example", result)])
     lines = [*summary(content), ""]
     for section in sections_of(content):
         lines += _section(section)
@@ -49,7 +49,7 @@ def _section(section: Section) -> list[str]:
     return [*lines, *(f"note: {note}" for note in section.notes), ""]
 
 
-def _curve(curve: Curve) -> str:
+def _curve(curve: ChartCurve) -> str:
     shown = "" if curve.shown else ", hidden at first"
     ends = f"{curve.y[0]:.4g} to {curve.y[-1]:.4g}" if len(curve.y) else "empty"
     return f"- {curve.label} ({curve.provenance}{shown}): {len(curve.y)} points, {ends}"

@@ -21,7 +21,7 @@ from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.train import Diverged
 from normgrowth.lab.train import train as train_run
 from normgrowth.records import Records
-from normgrowth.report.dispatch import show
+from normgrowth.report.renderers import show
 
 
 def train(*arguments, **options):

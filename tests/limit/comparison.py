@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from normgrowth.limit.parameters import growing_parameters
+from normgrowth.limit.growing_parameters import growing_parameters
 from normgrowth.limit.power_series import Series, constant
 from normgrowth.limit.saturated import Limit, saturated
 

@@ -16,7 +16,7 @@ from normgrowth.limit.degrees import Degrees, degrees
 from normgrowth.limit.explanations import covering
 from normgrowth.limit.module_names import grouped, labels, listed, place, spans
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.inputs.sentences import default_inputs
+from normgrowth.network.inputs.default_inputs import default_inputs
 from normgrowth.network.models.load import generic
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.results import load

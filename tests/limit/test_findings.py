@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import normgrowth
-from normgrowth.limit.findings import Finding, messages
+from normgrowth.limit.limit_findings import PassFinding, messages
 from normgrowth.limit.saturated import saturated
 
 pytestmark = pytest.mark.usefixtures("own_random_numbers")
@@ -100,7 +100,7 @@ def test_a_value_that_leaves_torch_is_a_finding(method):
     limit = saturated(Leaves(TAKEN[method]))
     x = torch.randn(2, 4).double()
     limit(x)
-    assert Finding("left_torch", "", 1, method) in limit.findings
+    assert PassFinding("left_torch", "", 1, method) in limit.findings
     assert "treated as constants" in normgrowth.degrees(limit.model, x).problems[0]
 
 
@@ -135,7 +135,7 @@ def test_constants_that_leave_torch_are_no_finding():
 
 
 def test_findings_that_differ_in_their_module_share_a_sentence():
-    found = [Finding("finite_mask", f"layer.{n}", 4, value=-1e4) for n in range(3)]
+    found = [PassFinding("finite_mask", f"layer.{n}", 4, value=-1e4) for n in range(3)]
     (sentence,) = messages(found)
     assert sentence.startswith("3 modules, the first layer.0: the mask -10000")
 

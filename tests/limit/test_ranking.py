@@ -228,9 +228,16 @@ class Counting(nn.Module):
         super().__init__()
         self.query = nn.Linear(4, 4, dtype=torch.float64)
         self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(()))
+        self.count, self.seen, self.written = 0, [], torch.zeros(2)
 
     def forward(self, x, cache):
         self.calls += 1
+        self.replaced = self.replaced + 1
+        self.count += 1
+        self.seen.append(x)
+        self.written[0] += 1
+        self.made = getattr(self, "made", 0) + 1
         cache["keys"].append(self.query(x))
         cache["sum"] += 1
         keys = torch.cat(cache["keys"])
@@ -247,7 +254,8 @@ def test_a_second_pass_does_not_see_what_the_first_changed(own_random_numbers):
     assert limit_._needed != (1, False), "a second pass was needed"
     assert len(cache["keys"]) == 2
     assert cache["sum"].tolist() == [1, 1]
-    assert float(model.calls) == 1
+    assert float(model.calls) == float(model.replaced) == 1
+    assert (model.count, len(model.seen), model.made, model.written.tolist()) == (1, 1, 1, [1, 0])
 
 
 @pytest.mark.filterwarnings("ignore")  # those of transformers
@@ -288,3 +296,55 @@ def test_a_router_of_zeros_has_no_exponentially_small_part(own_random_numbers):
     routed = saturated(Routed())
     assert routed(torch.randn(5, 4)).unique().tolist() == [0.5]
     assert routed.doubtful == 0
+
+
+def test_a_term_that_may_be_incomplete_decides_no_comparison():
+    """Equal leading terms, and a term below the highest one that was left out: it may be incomplete."""
+    a = [torch.tensor(v).double() for v in ([4.0, 5.0, 0.0], [1.0, 1.0, 1.0])]
+    x = Series((Term(Fraction(1), a[0], 1), Term(Fraction(-1), a[1], 1)), Fraction(0))
+    y = Series((Term(Fraction(1), torch.tensor([4.0, 4.0, 0.0]).double(), 2),))
+    context = Context(1)
+    mode = LimitMode(context, object())
+    with torch.no_grad(), mode:
+        x, y = mode.attach(x), mode.attach(y)
+        assert (x > y).tolist() == [True, True, True]
+        assert context.doubtful == 1, "only the first; the leading term of the last one is exact"
+        torch.stack([x, y], -1).argmax(-1)
+    assert context.doubtful == 2
+
+
+@pytest.mark.parametrize(("rest", "open_"), [(None, 0), (Fraction(1), 1)])
+def test_log_softmax_of_an_undecided_tie(rest, open_):
+    context = Context(1)
+    mode = LimitMode(context, object())
+    with torch.no_grad(), mode:
+        scores = mode.attach(
+            Series((Term(Fraction(2), torch.tensor([[3.0, 3, 1], [2, 1, 0]]).double(), 1),), rest)
+        )
+        torch.log_softmax(scores, -1)
+    assert context.doubtful == open_
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_matrix_product_that_cancels_where_an_order_was_left_out(bias):
+    """2 · 1 - 1 · 2 = 0 at the leading order; the term below the highest one left out may be incomplete."""
+    rows = [torch.tensor(v).double() for v in ([[2.0, 1.0], [1.0, 1.0], [0.0, 0.0]], [[1.0, 0.0]] * 3)]
+    x = Series((Term(Fraction(1), rows[0], 1), Term(Fraction(-1), rows[1], 1)), Fraction(0))
+    weight = Series((Term(Fraction(1), torch.tensor([[1.0], [-2.0]]).double(), 2),))
+    context = Context(1)
+    mode = LimitMode(context, object())
+    with torch.no_grad(), mode:
+        x, weight = mode.attach(x), mode.attach(weight)
+        _ = F.linear(x, weight.T, torch.zeros(1).double()) if bias else x @ weight
+    assert context.cancelled == {"": 1}, "not the last row, whose leading term is exact"
+
+
+def test_hardshrink_of_a_value_at_its_bound():
+    context = Context(1)
+    mode = LimitMode(context, object())
+    with torch.no_grad(), mode:
+        x = mode.attach(
+            Series((Term(Fraction(0), torch.tensor([0.5, -0.5, 0.75]).double(), 1),), Fraction(-1))
+        )
+        F.hardshrink(x)
+    assert context.doubtful == 2

@@ -17,7 +17,7 @@ from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint import lint
 from normgrowth.lint.finding import KINDS
-from normgrowth.trace.samples import buffer_like, sample
+from normgrowth.trace.sampling.samples import buffer_like, sample
 
 FC = "transformer.h.0.mlp.c_fc.weight"
 BIAS = "transformer.h.0.mlp.c_fc.bias"

@@ -12,8 +12,8 @@ from normgrowth.lint import lint
 from normgrowth.lint.checks.tensors import odd_runs
 from normgrowth.lint.checks.trajectory import reordered
 from normgrowth.trace.by_step import measure
-from normgrowth.trace.sampled_steps import StepSampler
-from normgrowth.trace.samples import pattern, places, sample
+from normgrowth.trace.sampling.sampled_steps import StepSampler
+from normgrowth.trace.sampling.samples import pattern, places, sample
 
 
 def test_two_checkpoints_are_open_at_most(tmp_path, monkeypatch):

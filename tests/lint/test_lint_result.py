@@ -4,7 +4,7 @@ import pytest
 from synthetic_series import walk, write_series
 
 import normgrowth as ng
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 
 MATRIX = "transformer.h.0.attn.c_proj.weight"

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.parameter_names import read_names
+from normgrowth.checkpoints.parameters.parameter_names import read_names
 from normgrowth.errors import InputError
 from normgrowth.network.models.encoders import (
     BLOCKS,

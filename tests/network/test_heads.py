@@ -42,13 +42,13 @@ TEXT = [
 VOCABULARY = ["<eos>", "<unk>", *sorted({word for line in TEXT for word in line.split()})]
 TOLERANCE = 0.01
 SOFT = [
-    *("visible", "one_share"),
+    *("visible", "one_share", "visible_distance"),
     *("entropy", "entropy_share", "effective", "effective_2"),
     *("distance", "largest_share", "first_share", "previous_share"),
     *("hard_distance", "largest_logit", "gap", "hard_scale"),
 ]
 HARD = [
-    *("attended", "attended_share", "attended_spread"),
+    *("attended", "attended_share", "attended_spread", "attended_distance"),
     *("saturated_largest_share", "saturated_first_share", "saturated_previous_share", "saturated_distance"),
 ]
 
@@ -140,6 +140,7 @@ def reference(all_scores, limits=None):
                     h = -sum(p * math.log(p) for p in a if p > 0)
                     note("visible", len(places))
                     note("one_share", 1 / len(places))
+                    note("visible_distance", np.mean([abs(int(k) - query) for k in places]))
                     note("entropy", h)
                     note("entropy_share", h / math.log(len(places)))
                     note("effective", math.exp(h))
@@ -159,6 +160,12 @@ def reference(all_scores, limits=None):
                         n = sum(w >= w.max() / 2)
                         note("attended", n)
                         note("attended_share", n / len(places))
+                        near = [
+                            abs(int(k) - query)
+                            for k, one in zip(places, w, strict=True)
+                            if one >= w.max() / 2
+                        ]
+                        note("attended_distance", sum(near) / len(near))
                         note("attended_spread", (n - 1) / (len(places) - 1))
                         note("saturated_largest_share", max(w))
                         note("saturated_distance", 0.5 * np.abs(w - a).sum())
@@ -376,6 +383,8 @@ def test_the_limit_and_a_large_scale_agree(kind_, leaking):
         exact = of_heads(records, quantity)
         assert of_heads(records, quantity, 1e5) == pytest.approx(exact, abs=1e-12)
         assert of_heads(records, quantity, 1000) == pytest.approx(exact, abs=0.2)  # not quite there
+    far = of_heads(records, "attended_distance", 1e5)
+    assert far == pytest.approx(of_heads(records, "attended_distance"), abs=1e-12)
     assert (of_heads(records, "attended") == 1).all() != leaking
 
 
@@ -439,6 +448,7 @@ def test_figure_3_in_its_published_form():
     assert of_heads(mean, "attended_window") == pytest.approx([42.0, 42.0], abs=1e-12)
     assert of_heads(mean, "attended_spread") == pytest.approx([1.0, 1.0], abs=1e-12)
     assert of_heads(mean, "attended_share") == pytest.approx([1.0, 1.0], abs=1e-12)
+    assert of_heads(mean, "attended_distance") == pytest.approx(of_heads(mean, "visible_distance"))
     assert np.isinf(of_heads(mean, "hard_scale")).all()
     assert of_heads(mean, "gap").tolist() == [0.0, 0.0]
     assert set(kinds(mean).values()) == set(kinds(mean, of_saturated=True).values()) == {"mean-like"}
@@ -638,6 +648,8 @@ def test_a_learned_sink_is_one_more_position(sinks):
         "effective_2": 1 / (tokens.square().sum(-1) + sink.square()),
         "distance": (tokens * (place - place[:, None]).abs()).sum(-1),
         "visible": (tokens > 0).sum(-1).double() + 1,
+        "visible_distance": ((tokens > 0) * (place - place[:, None]).abs()).sum(-1)
+        / ((tokens > 0).sum(-1).double() + 1),
     }
     for quantity, values in wanted.items():
         assert of_heads(records, quantity) == pytest.approx(values.mean((0, 2)).numpy(), abs=1e-9), quantity

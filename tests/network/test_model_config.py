@@ -116,7 +116,7 @@ def test_weights_of_other_sizes_are_named(tmp_path):
 
 
 def test_a_first_decoder_token_outside_the_vocabulary(tmp_path):
-    from normgrowth.network.inputs.sentences import default_inputs
+    from normgrowth.network.inputs.default_inputs import default_inputs
 
     with pytest.raises(InputError, match="decoder_start_token_id is 200"):
         default_inputs(load_model(saved(tmp_path, "t5", decoder_start_token_id=200)))

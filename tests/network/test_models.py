@@ -11,7 +11,7 @@ from tiny_configs import tiny_config
 from torch import nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.inputs.sentences import default_inputs
+from normgrowth.network.inputs.default_inputs import default_inputs
 from normgrowth.network.models.load import NO_TOKENIZER, generic, load_model, minilm_folder
 
 pytest.importorskip("transformers")

@@ -8,7 +8,7 @@ from tiny_configs import tiny_config
 from torch import nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.inputs.sentences import (
+from normgrowth.network.inputs.default_inputs import (
     default_inputs,
     documentation,
     read_sentences,

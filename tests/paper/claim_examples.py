@@ -94,6 +94,34 @@ EXAMPLES = {
         {"at_one": 0.9, "at_all": 0.05},
         {"at_one": 1.0, "at_all": 0.0},
     ),
+    "conversion": (
+        {
+            "models": 6.0,
+            "converted": 6.0,
+            "saturated": 2.0,
+            "level": 0.99,
+            "least": 0.8,
+            "largest": 0.95,
+            "random": 0.1,
+            "lost": 0.02,
+            "kept": -0.01,
+        },
+        {"converted": 2.0, "least": 0.1},
+        {"converted": 0.0, "lost": 0.2, "kept": 0.1},
+    ),
+    "heads-local": (
+        {
+            "heads": 100.0,
+            "local": 0.2,
+            "closer": 0.6,
+            "untrained": 0.5,
+            "least": 0.1,
+            "median": 0.9,
+            "layers": 12.0,
+        },
+        {"local": 0.01},
+        {"local": 0.0, "least": 0.6},
+    ),
     "saturation-limit": (
         {"networks": 4.0, "distance": 1e-08, "tie_saturated": 0.5, "tie_moved": 0.5},
         {"tie_moved": 1.0},
@@ -135,6 +163,37 @@ EXAMPLES = {
         {"here": 4.0, "closer": 4.0, "other_trained": 0.5, "other_random": 0.02},
         {"closer": 2.0},
         {"closer": 0.0},
+    ),
+    "saturation-final": (
+        {
+            "last": {
+                "bert-base-cased": 0.1,
+                "roberta-base": 0.65,
+                "t5-base": 0.92,
+                "xlnet-base-cased": 0.9,
+            },
+            "mean": {"bert-base-cased": 0.1, "roberta-base": 0.7, "t5-base": 0.5, "xlnet-base-cased": 0.4},
+            "before_last": 0.94,
+            "missing": {},
+        },
+        {"missing": {"xlnet-base-cased": 1.0}},
+        {"before_last": 0.6},
+    ),
+    "saturation-depth": (
+        {
+            "rank": {"t5-base": 0.7, "xlnet-base-cased": 0.9},
+            "p_value": {"t5-base": 0.02, "xlnet-base-cased": 0.001},
+            "random": {"t5-base": -0.5, "xlnet-base-cased": 0.1},
+            "first": {"t5-base": 0.7, "xlnet-base-cased": 0.1},
+            "least": {"t5-base": 0.3, "xlnet-base-cased": 0.1},
+        },
+        {"p_value": {"t5-base": 0.2, "xlnet-base-cased": 0.001}},
+        {"rank": {"t5-base": -0.7, "xlnet-base-cased": -0.9}},
+    ),
+    "saturation-growth": (
+        {"rank": 0.8, "p_value": 0.001, "models": 9.0, "positive": 9.0, "sign_p": 0.002},
+        {"rank": 0.2, "p_value": 0.4},
+        {"rank": -0.8, "positive": 4.0, "sign_p": 0.7},
     ),
     "dynamics": (
         {

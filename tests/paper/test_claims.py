@@ -11,11 +11,13 @@ from paper.claim_examples import EXAMPLES
 from normgrowth.errors import InputError
 from normgrowth.paper.claim import Claim, holds, judge, number, rule
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.claims.t5_growth import layer_slopes
 from normgrowth.paper.claims.trained_models import local_exponents, ratio_move
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published import lm_runs
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.tables import published
+from normgrowth.paper.t5_series import PublishedT5
 from normgrowth.records import Block, Matrix, Records
 from normgrowth.stored_result import StoredResult
 
@@ -70,6 +72,8 @@ def test_verdicts_on_the_published_numbers():
         "direction-converges": NOT_SHOWN,
         "alignment": IN_PART,
         "step-size": IN_PART,
+        "saturation-final": IN_PART,
+        "saturation-depth": HOLDS,
         "dynamics": IN_PART,
     }
 
@@ -81,6 +85,57 @@ def test_a_verdict_says_its_scope_its_data_and_what_would_change_it():
         assert found.would_change.endswith(".")
         assert found.data.startswith(claim.source)
         assert all(f"{stage}: not run" in found.data for stage in claim.needs)
+
+
+def ranks(values):
+    return [sum(other < one for other in values) for one in values]
+
+
+def rank_correlation(a, b):
+    """1 − 6 Σ d² / (n³ − n), of values without ties."""
+    n, pairs = len(a), zip(ranks(a), ranks(b), strict=True)
+    return 1 - 6 * sum((x - y) ** 2 for x, y in pairs) / (n**3 - n)
+
+
+def test_levels_of_figure_2_by_layer():
+    rows = published("saturation_pretrained")
+    levels: dict[str, list[float]] = {}
+    for model, _, cosine in zip(*(rows[name].tolist() for name in rows), strict=True):
+        levels.setdefault(model, []).append(cosine)
+    final, depth = (
+        judge(CLAIMS[name], Evidence()).measured for name in ("saturation-final", "saturation-depth")
+    )
+    for model, own in levels.items():
+        assert final[f"last published layer: {model}"] == own[-1]
+        assert final[f"mean over layers: {model}"] == pytest.approx(sum(own) / len(own))
+    assert final["layers missing at the end: xlnet-base-cased"] == 1
+    for model in ("t5-base", "xlnet-base-cased"):
+        wanted = rank_correlation(range(len(levels[model])), levels[model])
+        assert depth[f"rank correlation of level and layer: {model}"] == pytest.approx(wanted)
+
+
+def test_growth_and_levels_of_t5():
+    """Slopes of a√t + b by the normal equations."""
+    layers, slopes = published("t5_norm_by_layer"), []
+    for number_ in range(1, 13):
+        own = layers.layer(number_)
+        root = np.sqrt(own["step"].astype(float))
+        slopes.append(((root - root.mean()) * own["norm"]).sum() / ((root - root.mean()) ** 2).sum())
+    rows = published("saturation_pretrained")
+    levels = rows["cosine"][rows["model"] == "t5-base"].tolist()
+    found = layer_slopes(PublishedT5())
+    assert [slope for slope, _ in found.values()] == pytest.approx(slopes, rel=1e-6)
+    assert rank_correlation(slopes, levels) == pytest.approx(0.3916, abs=5e-5)
+
+
+def test_models_that_do_not_decide():
+    for name, change in (
+        ("conversion", {"converted": 0.0, "saturated": 0.0}),
+        ("conversion", {"models": 0.0}),
+        ("heads-local", {"local": 0.0, "layers": 4.0}),
+        ("saturation-growth", {"p_value": 0.2, "sign_p": 0.06}),
+    ):
+        assert CLAIMS[name](**(EXAMPLES[name][0] | change)).judge().verdict == NOT_SHOWN
 
 
 def test_small_models_are_too_small_to_judge():

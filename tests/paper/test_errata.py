@@ -7,13 +7,13 @@ import torch
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
 from normgrowth.network.scaling.scaling import ScaledNetwork, Scaling
 from normgrowth.paper.claim import check
-from normgrowth.paper.departures import (
+from normgrowth.paper.discrepancies.departures import (
     DEPARTURES,
     PTB_FREQUENCIES,
     initial_norms,
     their_alignment,
 )
-from normgrowth.paper.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure4 import KINDS
 from normgrowth.paper.published.lm_runs import lm_run

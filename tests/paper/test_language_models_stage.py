@@ -12,7 +12,7 @@ from normgrowth.lab.settings import preset
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.departures import DEPARTURES
+from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import figures
 from normgrowth.paper.stages.language_models import sentence_losses, train_models
@@ -52,10 +52,10 @@ def evidence(folder):
     return Evidence({"language_models": records})
 
 
-def test_three_runs_for_each_model(evidence):
+def test_four_runs_for_each_model(evidence):
     stored = evidence.stored_of("language_models")
     records = stored.records
-    runs = {f"{name}{more}" for name in MODELS for more in ("", ", checkpoints", ", heads")}
+    runs = {f"{name}{more}" for name in MODELS for more in ("", ", checkpoints", ", heads", ", behavior")}
     assert set(records.distinct("run")) == runs
     assert stored.fields["models"]["leaking"] == {
         "kind": "paper_pre_norm",
@@ -78,7 +78,11 @@ def test_three_runs_for_each_model(evidence):
 
 
 @pytest.mark.parametrize(
-    "name", ["uniform-growth", "scalar-growth", "lm-growth", "saturation-lm", "heads-bimodal"]
+    "name",
+    [
+        *("uniform-growth", "scalar-growth", "lm-growth", "saturation-lm", "saturation-growth"),
+        *("heads-bimodal", "heads-local", "conversion"),
+    ],
 )
 def test_claims_are_judged_by_it(evidence, name):
     found = judge(CLAIMS[name], evidence)
@@ -99,6 +103,37 @@ def test_scalars_are_those_of_the_checkpoints(evidence, folder):
     a, b = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (first, last))
     assert model.against_first("share_grown") == pytest.approx((np.abs(b) > np.abs(a)).mean(), abs=1e-12)
     assert model.against_first("share_sign_changed") == pytest.approx((a * b < 0).mean(), abs=1e-12)
+
+
+def test_conversion_counts_models_by_their_intervals(evidence):
+    """Only models that learned count; one is converted if it agrees and stays as accurate."""
+    true = [one for one in evidence.language_models if not one.leaking]
+    learned = [one for one in true if one.last("dev_loss") < one.frequency_loss]
+    converted = 0
+    for one in learned:
+        rows = one.behavior.records.where(level="model", scale=None).table.to_pylist()
+        at = {(row["name"], row["quantity"]): row["value"] for row in rows}
+        agrees = at["saturated", "agreement_low"] > at["saturated", "agreement_random"]
+        converted += agrees and at["saturated", "accuracy_high"] >= at["soft", "accuracy_low"]
+    found = judge(CLAIMS["conversion"], evidence).measured
+    assert (found["models that learned"], found["of these converted"]) == (len(learned), converted)
+
+
+def test_distances_of_heads_that_attend_to_one_position(evidence):
+    rows = evidence.stored_of("language_models").records.where(level="head", scale=None).table.to_pylist()
+    ratios = []
+    for name in ("true", "sgd", "post"):
+        own = [row for row in rows if row["run"] == f"{name}, heads" and row["step"] == 24]
+        at = {(row["name"], row["quantity"]): row["value"] for row in own}
+        ratios += [
+            at[head, "attended_distance"] / at[head, "visible_distance"]
+            for head in dict.fromkeys(row["name"] for row in own)
+            if at[head, "attended_spread"] <= 0.1
+        ]
+    found = judge(CLAIMS["heads-local"], evidence).measured
+    assert found["heads at one position"] == len(ratios)
+    assert found["median ratio"] == pytest.approx(np.median(ratios))
+    assert found["share that focuses locally"] == pytest.approx(np.mean([one <= 0.5 for one in ratios]))
 
 
 def test_growth_is_what_the_records_say(evidence):

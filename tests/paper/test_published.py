@@ -74,10 +74,10 @@ def test_published_results_have_the_types_of_measured_ones():
     from normgrowth.network.heads.heads import Heads
     from normgrowth.network.saturation.saturation import Saturation
     from normgrowth.network.scaling.scaling import Scaling
-    from normgrowth.paper.published import RESULTS, load
+    from normgrowth.paper.published import RESULTS, load_published
     from normgrowth.trace.result import Trace
 
-    types = {name: type(load(name)) for name in RESULTS}
+    types = {name: type(load_published(name)) for name in RESULTS}
     assert types == {
         "t5": Trace,
         "t5-encoder": Trace,
@@ -86,8 +86,8 @@ def test_published_results_have_the_types_of_measured_ones():
         "heads": Heads,
         "scaling": Scaling,
     }
-    trace = load("t5")
+    trace = load_published("t5")
     assert trace.matrix("norm").values.shape == (104, 12)
     assert trace.plot().axes
     with pytest.raises(InputError, match="known: t5, t5-encoder, t5-decoder, saturation, heads, scaling"):
-        load("bert")
+        load_published("bert")

@@ -12,7 +12,7 @@ from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.paper import reproduce as paper
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.errata import ERRATA
+from normgrowth.paper.discrepancies.errata import ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import draw_figures
 from normgrowth.paper.reproduce import reproduce, select, settings_of

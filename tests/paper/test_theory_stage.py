@@ -8,7 +8,7 @@ import pytest
 
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.stages.theory import THEORY, theory
 from normgrowth.stored_result import StoredResult

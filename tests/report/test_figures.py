@@ -13,7 +13,6 @@ from report_records import write_trace
 
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
-from normgrowth.report.dispatch import draw
 from normgrowth.report.figures import trace as figures
 from normgrowth.report.figures.budget import figure_budget
 from normgrowth.report.figures.style import label
@@ -25,6 +24,7 @@ from normgrowth.report.figures.trace import (
     figure_roles,
 )
 from normgrowth.report.numbers import number
+from normgrowth.report.renderers import draw
 from normgrowth.trace.result import Trace
 
 of = Trace.from_records
@@ -276,7 +276,7 @@ def test_pyplot_is_not_needed(trace, tmp_path):
     code = (
         "import sys; from normgrowth.records import Records; from normgrowth.trace.result import Trace;"
         "from normgrowth.report import terminal;"
-        "from normgrowth.report.dispatch import draw;"
+        "from normgrowth.report.renderers import draw;"
         "assert not {'matplotlib', 'rich'} & set(sys.modules);"
         f"draw(Trace.from_records(Records.read({str(tmp_path)!r})), {str(tmp_path)!r}, formats=['png']);"
         "assert 'matplotlib.pyplot' not in sys.modules"

@@ -12,7 +12,6 @@ from normgrowth.errors import InputError
 from normgrowth.network.heads.heads import Heads
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.records import Block, Records
-from normgrowth.report.dispatch import draw
 from normgrowth.report.figures.heads import (
     COLORS,
     atlas,
@@ -20,6 +19,7 @@ from normgrowth.report.figures.heads import (
     positions,
 )
 from normgrowth.report.figures.style import BLUE
+from normgrowth.report.renderers import draw
 from normgrowth.report.sentences.heads import model_sentences, tables
 from normgrowth.report.terminal.heads import show
 from normgrowth.stored_result import StoredResult
@@ -46,7 +46,8 @@ def test_the_table_counts_kinds_by_layer():
     assert "windows of 83" in text
     assert "∞" in text
     (heads,) = tables(known_heads())
-    soft, saturated, attended, hard = model_sentences(heads, 0.01)
+    soft, saturated, attended, away, hard = model_sentences(heads, 0.01)
+    assert numbers(away) == ["3.90", "5.50"]
     assert numbers(soft) == ["15", "3", "3", "3", "3", "3"]
     assert numbers(saturated) == ["15", "8", "7"]
     assert numbers(attended)[:3] == ["8", "15", "7"]

@@ -4,8 +4,8 @@ import pytest
 from golden.examples import EXAMPLES, walk_trace
 
 import normgrowth as ng
-from normgrowth.report.dispatch import view
 from normgrowth.report.page.write import ORDER
+from normgrowth.report.renderers import view
 from normgrowth.results import KINDS
 
 SECTIONS = {  # kind -> the id of a section that it has

@@ -18,7 +18,7 @@ from normgrowth.records import Block, Records
 from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
 from normgrowth.report.page.packing import thinned
-from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, words
+from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section, Table, column, words
 from normgrowth.stored_result import StoredResult
 
 
@@ -245,8 +245,8 @@ def test_hostile_names_are_text(trace, tmp_path):
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_no_text_becomes_html(title, cell):
-    curve = Curve(cell, [1.0, 2.0], [1.0, 2.0])
-    chart = Chart("c", title, cell, Axis(cell), Axis(title), [curve])
+    curve = ChartCurve(cell, [1.0, 2.0], [1.0, 2.0])
+    chart = Chart("c", title, cell, ChartAxis(cell), ChartAxis(title), [curve])
     section = Section("s", title, [cell], [Table(title, [words(cell, [cell])])], [title])
     text = "".join([document._section(section), document._item(chart)])
     seen = Seen(f"<body>{text}</body>")
@@ -388,7 +388,13 @@ def test_a_notebook_shows_the_page_and_gives_it_no_rights(folder):
 
 
 def test_the_same_records_give_the_same_page(folder):
-    sections = [Section("s", "t", items=[Chart("c", "c", "c", Axis("x"), Axis("y"), [Curve("l", [1], [2])])])]
+    sections = [
+        Section(
+            "s",
+            "t",
+            items=[Chart("c", "c", "c", ChartAxis("x"), ChartAxis("y"), [ChartCurve("l", [1], [2])])],
+        )
+    ]
     assert page("t", sections) == page("t", sections)
     first = report([folder], folder / "p.html").read_bytes()
     assert report([folder], folder / "p.html").read_bytes() == first

@@ -10,8 +10,8 @@ from report_records import DECAYS, RATES, numbers, sweep_records
 from rich.console import Console
 
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.report.dispatch import draw, show
 from normgrowth.report.figures.sweep import FIGURES
+from normgrowth.report.renderers import draw, show
 from normgrowth.report.sentences.sweep import sentences
 from normgrowth.report.sweep_grid import SweepGrid
 

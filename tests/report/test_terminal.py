@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from report_records import known_trace, replaced
 from rich.console import Console
 
-from normgrowth.checkpoints.parameter_list import Parameter, Parameters
+from normgrowth.checkpoints.parameters.parameter_list import Parameter, Parameters
 from normgrowth.compare import compare
 from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 import normgrowth
-from normgrowth.checkpoints.adapters import AdapterConfig, find_adapters
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.parameter_names import read_names
+from normgrowth.checkpoints.parameters.adapters import AdapterConfig, find_adapters
+from normgrowth.checkpoints.parameters.parameter_names import read_names
 from normgrowth.errors import SeriesWarning
-from normgrowth.trace.store import Store
+from normgrowth.trace.output.store import Store
 
 PREFIX = "base_model.model.model"
 RANK, WIDTH = 4, 12

@@ -6,7 +6,7 @@ import pytest
 from synthetic_series import walk, write_series
 
 import normgrowth as ng
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.lint.finding import Finding
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace

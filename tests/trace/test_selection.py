@@ -13,13 +13,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import normgrowth
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.selection import CountedParameters, NothingCounts, Selection
+from normgrowth.checkpoints.parameters.selection import CountedParameters, NothingCounts, Selection
 from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SchemaError, SeriesWarning
 from normgrowth.lab.train import train
 from normgrowth.records import Records
-from normgrowth.report.dispatch import draw
 from normgrowth.report.figures.trace import figure_norm_direction
+from normgrowth.report.renderers import draw
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 

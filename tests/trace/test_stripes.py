@@ -32,9 +32,9 @@ from normgrowth.engine import Threads
 from normgrowth.engine.ray_cluster import Cluster
 from normgrowth.moments.moments import CHUNK
 from normgrowth.trace import by_stripe as stripes
-from normgrowth.trace import sampled_steps
 from normgrowth.trace.by_stripe import Job, cut
-from normgrowth.trace.store import Store
+from normgrowth.trace.output.store import Store
+from normgrowth.trace.sampling import sampled_steps
 
 
 @pytest.fixture

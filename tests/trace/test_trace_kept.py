@@ -17,9 +17,9 @@ from synthetic_series import moved, tiny_state, walk, write_series
 
 from normgrowth import InputError, Records, SeriesWarning, lint, load, trace
 from normgrowth.errors import CheckpointChanged, FolderMismatch
+from normgrowth.trace.output.store import KEY, OWN, PAIR, Store
 from normgrowth.trace.plan import references
 from normgrowth.trace.request import run_name
-from normgrowth.trace.store import KEY, OWN, PAIR, Store
 from normgrowth.workspace import read_json
 
 quiet = pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")

@@ -1,23 +1,22 @@
-"""Real ranks for the distributed tests: `python distributed_worker.py RANKS FOLDER`, results as JSON in FOLDER.
+"""Real ranks for distributed tests: `python -m tracking.distributed_worker RANKS FOLDER`, results as JSON in FOLDER.
 
 One process loads torch and forks the ranks, so that a launch costs little; every check runs in all of them.
 Each check trains a model twice: as one process would, and spread over the ranks. The records must be the same.
 """
 
 import datetime
-import faulthandler
 import json
-import os
 import sys
 import traceback
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from lora_model import LoraModel
+from forked_ranks import fork_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -29,6 +28,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from tracking.lora_model import LoraModel
 
 from normgrowth import InputError, Records
 from normgrowth.errors import RanksDiffer
@@ -430,24 +430,7 @@ def run_rank(rank: int, ranks: int, folder: Path) -> None:
 
 
 def main(ranks: int, folder: Path) -> None:
-    children = []
-    for rank in range(ranks):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                faulthandler.dump_traceback_later(100, exit=True)
-                run_rank(rank, ranks, folder)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        children.append(child)
-    statuses = [os.waitpid(child, 0)[1] for child in children]
-    sys.exit(1 if any(statuses) else 0)
+    sys.exit(0 if fork_ranks(ranks, partial(run_rank, ranks=ranks, folder=folder), 100) else 1)
 
 
 if __name__ == "__main__":

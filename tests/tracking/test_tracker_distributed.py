@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-WORKER = Path(__file__).with_name("distributed_worker.py")
+TESTS = Path(__file__).parents[1]
 CHECKS = {
     2: (
         *("ddp", "fsdp", "tp", "refusals", "one_reduction", "logit_scale", "same_losses"),
@@ -22,7 +22,8 @@ CHECKS = {
 def test_the_same_numbers_as_one_process(ranks, tmp_path):
     """One launch for all checks, since a launch takes longer than they do."""
     done = subprocess.run(
-        [sys.executable, str(WORKER), str(ranks), str(tmp_path)],
+        [sys.executable, "-m", "tracking.distributed_worker", str(ranks), str(tmp_path)],
+        cwd=TESTS,
         capture_output=True,
         text=True,
         timeout=150,

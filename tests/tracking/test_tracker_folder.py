@@ -23,8 +23,8 @@ from tracking.tiny_training import backward, row_of, tiny
 
 import normgrowth
 from normgrowth import InputError, Records, SeriesWarning, trace
-from normgrowth.checksums import seal_json
 from normgrowth.errors import FolderMismatch
+from normgrowth.serialization.checksums import seal_json
 from normgrowth.stored_result import StoredResult
 from normgrowth.tracking.log import step_log
 from normgrowth.tracking.log.log_reader import encoded_parts

@@ -23,11 +23,11 @@ from normgrowth.checkpoints.file_groups import (
     is_generic,
     step_of_trainer,
 )
+from normgrowth.checkpoints.foreign_files import foreign_kind
 from normgrowth.checkpoints.formats import dcp, safetensors
 from normgrowth.checkpoints.formats.registry import FORMATS, format_of_file
 from normgrowth.checkpoints.formats.tensorflow.reader import has_data
 from normgrowth.errors import FileChanged, InputError
-from normgrowth.foreign_files import foreign_kind
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Series:
+class CheckpointSeries:
     label: str
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()  # for example, checkpoints without a step
@@ -90,7 +90,7 @@ def open_source(
     *,
     endpoint: str | None = None,
     scratch: Path | None = None,
-) -> Series:
+) -> CheckpointSeries:
     """The series at a path, a glob, an address, a list of these, or ``hf://org/repo@pattern``.
 
     Addresses begin with ``https://``, ``http://``, ``s3://`` or ``gs://``. Remote safetensors and TensorFlow files are
@@ -121,7 +121,7 @@ def open_source(
         reasons = [reason for part in local if part.is_dir() and (reason := why_nothing(part))]
         reason = f": {reasons[0]}" if reasons else " (safetensors, PyTorch, TensorFlow or distributed)"
         raise InputError(f"{label}: no checkpoints here{reason}")
-    return Series(label, _in_order(found, notes), tuple(notes), tuple(damaged))
+    return CheckpointSeries(label, _in_order(found, notes), tuple(notes), tuple(damaged))
 
 
 def _local(parts: list[str | Path]) -> list[_FoundFile]:

@@ -139,7 +139,7 @@ class Action:
 
 def show_result(arguments: Arguments, result: "Result", display: Mapping[str, Any] | None = None) -> None:
     """Print the result: a table, or everything as JSON with --json."""
-    from normgrowth.report.dispatch import show
+    from normgrowth.report.renderers import show
 
     if arguments.json:
         more = {"published": published.to_json()} if (published := (display or {}).get("published")) else {}
@@ -151,7 +151,7 @@ def show_result(arguments: Arguments, result: "Result", display: Mapping[str, An
 
 def draw_figures(arguments: Arguments, result: "Result", **options: Any) -> None:
     """Write the figures of the result into its folder."""
-    from normgrowth.report.dispatch import draw
+    from normgrowth.report.renderers import draw
 
     say_paths(arguments, draw(result, Path(arguments.out) / "figures", **options))
 

@@ -31,6 +31,25 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        try:
+            return _main(argv)
+        finally:  # also after SystemExit: --help of a command
+            sys.stdout.flush()
+    except OSError as error:
+        try:
+            sys.stdout.flush()
+        except (
+            OSError
+        ):  # a closed pipe or a full disk: discard the rest, so that Python does not fail at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 0
+        _line(f"{error.filename or 'output'}: {error.strerror or error}")
+        return 2
+
+
+def _main(argv: Sequence[str] | None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     name = argv[0] if argv else ""
     if name == "--version":
@@ -88,9 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
         warnings.simplefilter("always", SeriesWarning)
         warnings.showwarning = _say
         try:
-            code = arguments.command.run(arguments)
-            sys.stdout.flush()
-            return code
+            return arguments.command.run(arguments)
         except InputError as error:
             _line(str(error))
             return 2
@@ -103,13 +120,6 @@ def _run(arguments: argparse.Namespace) -> int:
             kept = f"; results so far are kept in {arguments.out}" if _keeps(arguments) else ""
             _line(f"interrupted{kept}")
             return 130
-        except BrokenPipeError:
-            # The reader has closed the pipe: discard the rest, so that Python does not fail at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        except OSError as error:
-            _line(f"{error.filename or 'output'}: {error.strerror or error}")
-            return 2
 
 
 def _keeps(arguments: argparse.Namespace) -> bool:

@@ -36,7 +36,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _plot(arguments: argparse.Namespace) -> int:
     from normgrowth.errors import InputError
-    from normgrowth.report.dispatch import draw
+    from normgrowth.report.renderers import draw
 
     result = _result(arguments.result)
     options: dict[str, Any] = {"formats": tuple(arguments.formats.split(","))}
@@ -68,7 +68,7 @@ def _result(source: str) -> "Result":
     from normgrowth.trace.result import Trace
 
     if source.startswith("published:"):
-        return published.load(source.removeprefix("published:"))
+        return published.load_published(source.removeprefix("published:"))
     result = results.load(source)
     holds_norms = result.kind in ("run", "trace") and len(
         result.records.where(level="model", quantity="norm")

@@ -4,7 +4,7 @@ import argparse
 
 from normgrowth.cli.command import Action, add_display, show_result
 from normgrowth.cli.options import OPTIONS, positive
-from normgrowth.cli.settings import add_settings, settings_of
+from normgrowth.cli.training_options import add_settings, settings_of
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

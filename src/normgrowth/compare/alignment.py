@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import without_wrappers
-from normgrowth.compare.stages import RunValues
+from normgrowth.compare.step_stages import RunValues
 
 SAME_NORM = 1e-6  # relative: tensors with different names match if their first norms agree to this
 

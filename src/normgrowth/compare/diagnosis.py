@@ -16,7 +16,7 @@ from normgrowth.compare.alignment import Aligned
 from normgrowth.compare.noise import LEAST_GRADIENT, coarsest, epsilon
 from normgrowth.compare.partings import Judged
 from normgrowth.compare.result import Diagnosis, Parting
-from normgrowth.compare.stages import UPSTREAM, RunValues
+from normgrowth.compare.step_stages import UPSTREAM, RunValues
 
 Floats = NDArray[np.float64]
 

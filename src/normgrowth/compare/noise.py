@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.compare.stages import RunValues
+from normgrowth.compare.step_stages import RunValues
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from normgrowth.compare.alignment import Aligned
 from normgrowth.compare.noise import LIMIT, Floor
 from normgrowth.compare.result import Noise, Parting
-from normgrowth.compare.stages import STAGES
+from normgrowth.compare.step_stages import STAGES
 
 Floats = NDArray[np.float64]
 OF_SUMS = 1e-14  # relative rounding error of the norms themselves

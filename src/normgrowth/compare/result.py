@@ -31,7 +31,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """One layer or the model in both traces. Ratios are b over a."""
 
     __repr__ = one_line
@@ -156,7 +156,7 @@ class Comparison(Result):
     a: Side
     b: Side
     matched: bool
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     alignment: Alignment = field(default_factory=Alignment)
     partings: tuple[Parting, ...] = ()
     diagnoses: tuple[Diagnosis, ...] = ()

@@ -10,7 +10,7 @@ from normgrowth.compare.noise import Floats, Floor, differences, epsilon, unjudg
 from normgrowth.compare.partings import Judged, judge, noise_before
 from normgrowth.compare.result import Alignment, Comparison
 from normgrowth.compare.side_by_side import growth_side_by_side
-from normgrowth.compare.stages import STAGES, levels_in, run_values
+from normgrowth.compare.step_stages import STAGES, levels_in, run_values
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance

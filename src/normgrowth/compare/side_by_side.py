@@ -6,7 +6,7 @@ from math import isfinite, nan
 
 import numpy as np
 
-from normgrowth.compare.result import Row, Side, Values
+from normgrowth.compare.result import ComparedRow, Side, Values
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Matrix, Records
 from normgrowth.trace.result import Trace
@@ -61,7 +61,7 @@ class GrowthSideBySide:
     a: Side
     b: Side
     matched: bool
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     records: Records
 
 
@@ -72,7 +72,7 @@ def growth_side_by_side(a: Trace, b: Trace) -> GrowthSideBySide:
     steps, matched = _common_step(*(one.steps for one in grids))
     things = sorted(dict.fromkeys(thing for one in grids for thing in one.things()), key=_model_last)
     rows = tuple(
-        Row(*thing, *(one.values(thing, step) for one, step in zip(grids, steps, strict=True)))
+        ComparedRow(*thing, *(one.values(thing, step) for one, step in zip(grids, steps, strict=True)))
         for thing in things
     )
     sides = [
@@ -100,7 +100,7 @@ def _model_last(thing: Thing) -> bool:
     return thing[0] == "model"
 
 
-def _records(sides: Sequence[Side], rows: Sequence[Row]) -> Records:
+def _records(sides: Sequence[Side], rows: Sequence[ComparedRow]) -> Records:
     """Return the values of both sides as records of the runs "a" and "b"."""
     parts = []
     for run, side in zip("ab", sides, strict=True):

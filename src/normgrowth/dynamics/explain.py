@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from normgrowth import schedules
-from normgrowth.dynamics.alignment import MODELS, fit_model, verdict
-from normgrowth.dynamics.budget import growth_budget
-from normgrowth.dynamics.direction import direction
-from normgrowth.dynamics.intervals import Floats, Steps, intervals_of, rows_of, sizes_between
+from normgrowth.dynamics.growth_models import MODELS, fit_model, verdict
+from normgrowth.dynamics.observed.budget import growth_budget
+from normgrowth.dynamics.observed.direction import direction
+from normgrowth.dynamics.observed.intervals import Floats, Steps, intervals_of, rows_of, sizes_between
+from normgrowth.dynamics.observed.uniformity import shares, uniformity
 from normgrowth.dynamics.prediction import Decay, Model
 from normgrowth.dynamics.result import Dynamics, ModelFit, OpenQuestion, Verdict
-from normgrowth.dynamics.uniformity import shares, uniformity
 from normgrowth.dynamics.weight_decay import (
     EquilibriumAt,
     OptimizerSettings,

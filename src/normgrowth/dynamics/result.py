@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any, ClassVar, Literal
 
-from normgrowth.dynamics.direction import Direction
+from normgrowth.dynamics.observed.direction import Direction
+from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.prediction import Model
-from normgrowth.dynamics.uniformity import Uniformity
 from normgrowth.dynamics.weight_decay import EquilibriumAt, OptimizerSettings
 from normgrowth.results import Result
 from normgrowth.schedules import Schedule

@@ -85,7 +85,7 @@ def intervals(
     if law.squared:
         y = np.maximum(y, 0.0)
     T = float(times[-1])
-    values = parameters(law, solve(law, times / T, y, T), scale, T, open_ended=True)
+    values = law_parameters(law, solve(law, times / T, y, T), scale, T, open_ended=True)
     tail = (1 - confidence) / 2 * (replicates - 1)
     ordered = {name: np.sort(column) for name, column in values.items()}
     return {
@@ -114,7 +114,7 @@ def _draws(
     return wide[picks % n]
 
 
-def parameters(
+def law_parameters(
     law: Law, solution: Solution, scale: float, T: float, *, open_ended: bool = False
 ) -> dict[str, Floats]:
     """Return the parameters of the law, in units of the norm and of the step."""

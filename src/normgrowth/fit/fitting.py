@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError
-from normgrowth.fit.bootstrap import correlation, intervals, parameters
-from normgrowth.fit.inputs import Series, read_data
+from normgrowth.fit.bootstrap import correlation, intervals, law_parameters
 from normgrowth.fit.laws import LAWS, Floats, Law
 from normgrowth.fit.model_selection import weighed
+from normgrowth.fit.norm_series import NormSeries, read_data
 from normgrowth.fit.points import clean, real_numbers
 from normgrowth.fit.result import Fits, LawFit, SeriesFit, tabulated
 from normgrowth.fit.solver import solve
@@ -65,7 +65,7 @@ def fit_data(
 
 
 def fit_series(
-    series: Series, laws: Sequence[Law], bootstrap: int, confidence: float, seed: int
+    series: NormSeries, laws: Sequence[Law], bootstrap: int, confidence: float, seed: int
 ) -> SeriesFit:
     """Fit all chosen laws to one series."""
     t, y, notes = clean(series.steps, series.values)
@@ -78,14 +78,14 @@ def fit_series(
     return weighed(series.name, found, t, y, notes)
 
 
-def _between(series: Series, first: float | None, last: float | None) -> Series:
+def _between(series: NormSeries, first: float | None, last: float | None) -> NormSeries:
     """Return the points between two steps, inclusive."""
     if first is None and last is None:
         return series
     t, y = real_numbers(series.steps, series.values)
     low, high = -inf if first is None else first, inf if last is None else last
     kept = ~((t < low) | (t > high))  # a NaN step is kept here and dropped later, with a note
-    return Series(series.name, t[kept], y[kept], series.layer)
+    return NormSeries(series.name, t[kept], y[kept], series.layer)
 
 
 def _check(bootstrap: int, confidence: float, seed: int) -> None:
@@ -125,7 +125,7 @@ def _one(law: Law, t: Floats, y: Floats, replicates: int, confidence: float, rng
         return LawFit(law.name, law.formula, dict.fromkeys(law.params, nan), reason=reason)
     scale, T = float(y.max()) or 1.0, float(t[-1])
     solution = solve(law, t / T, y[None] / scale, T)
-    params = {name: float(column[0]) for name, column in parameters(law, solution, scale, T).items()}
+    params = {name: float(column[0]) for name, column in law_parameters(law, solution, scale, T).items()}
     curve = law.predict(t, params)
     off = y - curve
     spread = ((y - y.mean()) ** 2).sum()
@@ -133,7 +133,7 @@ def _one(law: Law, t: Floats, y: Floats, replicates: int, confidence: float, rng
     if replicates:
         found = intervals(law, t, params, off, scale, replicates=replicates, confidence=confidence, rng=rng)
         # The interval always contains the estimate, even if the replicates are skewed.
-        at = parameters(law, solution, scale, T, open_ended=True)
+        at = law_parameters(law, solution, scale, T, open_ended=True)
         found = {
             name: (min(low, float(at[name][0])), max(high, float(at[name][0])))
             for name, (low, high) in found.items()
@@ -180,7 +180,7 @@ def _held_out_error(law: Law, t: Floats, y: Floats) -> float:
     if half <= len(law.params) or not y[:half].any() or (law.shape and _same(y[:half])):
         return nan
     scale, T = float(y[:half].max()), float(t[half - 1])
-    early = parameters(law, solve(law, t[:half] / T, y[None, :half] / scale, T), scale, T)
+    early = law_parameters(law, solve(law, t[:half] / T, y[None, :half] / scale, T), scale, T)
     off = y[half:] - law.predict(t[half:], {name: float(column[0]) for name, column in early.items()})
     level = y[half:].mean()
     return float(np.sqrt((off**2).mean()) / level) if level > 0 else nan

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from normgrowth.checkpoints.selection import CountedParameters, Selection
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.settings import TrainSettings, every
-from normgrowth.record_schema import AXES
 from normgrowth.records import Records
 from normgrowth.results import Result
+from normgrowth.serialization.record_schema import AXES
 from normgrowth.trace.result import Trace
 
 # Quantities that evaluations add to the records; the tracker measures all others.

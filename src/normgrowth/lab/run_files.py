@@ -22,7 +22,7 @@ from normgrowth.errors import FolderMismatch, InputError, SchemaError, is_mistak
 from normgrowth.lab.settings import TrainSettings, difference
 from normgrowth.network.models.encoder_folder import write
 from normgrowth.network.models.encoders import LanguageModel
-from normgrowth.schema import read_json
+from normgrowth.serialization.json_types import read_json
 from normgrowth.stored_result import FILE
 from normgrowth.workspace import Workspace, replacing, write_json
 

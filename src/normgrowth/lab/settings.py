@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
+from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
 from normgrowth.errors import InputError
 from normgrowth.schedules import SHAPES, Schedule
 from normgrowth.text import one_line

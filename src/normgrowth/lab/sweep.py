@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.engine import Engine, TaskFailed, map_with_failures
 from normgrowth.errors import InputError
 from normgrowth.lab.build import total_steps

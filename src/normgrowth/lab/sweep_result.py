@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import ClassVar
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.lab.settings import TrainSettings

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from normgrowth.checkpoints.selection import CountedParameters, Selection
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lab.build import corpus_of, device_of, new_model, new_optimizer, total_steps
 from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
@@ -28,7 +28,7 @@ from normgrowth.lab.settings import TrainSettings, every
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
-from normgrowth.schema import converted
+from normgrowth.serialization.json_types import converted
 from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size
 from normgrowth.tracking.tensor_sums import to_double
 from normgrowth.tracking.tracked_parameters import watch
@@ -48,7 +48,7 @@ class SavedEvaluation(TypedDict):
     values: dict[str, list[list[float]]]
 
 
-class SavedState(TypedDict):
+class TrainingState(TypedDict):
     """The contents of state.pt; torch checks that weights and optimizer match the model."""
 
     model: dict[str, torch.Tensor]
@@ -275,7 +275,7 @@ class _Training:
         if state is None:
             return
         path, advice = self.folder.path / STATE, "remove it to start over"
-        converted(state, SavedState, path, advice=advice)
+        converted(state, TrainingState, path, advice=advice)
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])

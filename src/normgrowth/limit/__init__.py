@@ -7,7 +7,7 @@ rules/            the limit of each operation; rule_files.py loads all; rules/at
 power_series.py   a tensor as a sum of powers of c; exponentials.py: terms smaller than any power
 parameters/       which parameters grow, which are fixed, how they share memory
 forward_pass/     temporary changes to a model during a pass: hooks, kernels, saved arguments
-pass_log.py       the log of a pass: sums of unequal degree, ties; findings.py: warnings for the user
+pass_log.py       the log of a pass: sums of unequal degree, ties; limit_findings.py: warnings for the user
 explanations.py   degrees in words; module_names.py: one name for similar blocks
 """
 

@@ -23,12 +23,12 @@ from normgrowth.limit.degrees import (
     Why,
 )
 from normgrowth.limit.dispatch import MARK
-from normgrowth.limit.dispatch.storage import storage_of
+from normgrowth.limit.dispatch.marked_storage import storage_of
 from normgrowth.limit.explanations import explain
-from normgrowth.limit.findings import messages
 from normgrowth.limit.forward_pass.compiled import named_modules
+from normgrowth.limit.growing_parameters import growing_parameters
+from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.module_names import place, within
-from normgrowth.limit.parameters import growing_parameters
 from normgrowth.limit.pass_log import Sum
 from normgrowth.records import Block, Records
 

@@ -176,8 +176,8 @@ def degrees(
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.limit import degree_pass
-    from normgrowth.limit.parameters.fixed import note
-    from normgrowth.network.inputs.sentences import default_inputs
+    from normgrowth.limit.growing_parameters.fixed import note
+    from normgrowth.network.inputs.default_inputs import default_inputs
     from normgrowth.network.measured import name_of, naming, source_of
     from normgrowth.network.models.load import NOISE, as_loaded, generic
     from normgrowth.network.result_folder import ResultFolder

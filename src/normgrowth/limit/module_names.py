@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
+class ModulePlace(NamedTuple):
     """A module's name, split at its first number."""
 
     stack: str  # encoder.layer; the whole name if there is no number
@@ -19,12 +19,12 @@ class Place(NamedTuple):
         return ".".join(part for part in (self.stack, spans(indices or [self.block]), self.rest) if part)
 
 
-def place(name: str) -> Place:
+def place(name: str) -> ModulePlace:
     parts = name.split(".")
     for i, part in enumerate(parts):
         if part.isascii() and part.isdigit() and len(part) < 9:
-            return Place(".".join(parts[:i]), int(part), ".".join(parts[i + 1 :]))
-    return Place(name, None, "")
+            return ModulePlace(".".join(parts[:i]), int(part), ".".join(parts[i + 1 :]))
+    return ModulePlace(name, None, "")
 
 
 def spans(indices: Iterable[int]) -> str:

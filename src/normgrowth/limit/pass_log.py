@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from normgrowth.errors import NoLimit, UnsupportedOperation
-from normgrowth.limit.findings import Finding
+from normgrowth.limit.limit_findings import PassFinding
 
 Degree = Fraction | None  # None: exactly zero
 
@@ -54,7 +54,7 @@ class Context:
     )  # module -> number of leading terms that cancel to 0
     doubtful: int = 0  # values that depend on a tie that an order that was not computed might break
     unranked: int = 0  # values that depend on an exponentially small part that was not computed
-    findings: dict[Finding, int] = field(default_factory=dict)  # finding -> count
+    findings: dict[PassFinding, int] = field(default_factory=dict)  # finding -> count
     coarsest: float = 0.0  # largest unit of rounding among dtypes that coefficients were cast to
     path: list[str] = field(default_factory=list)
     entered: Counter[str] = field(default_factory=Counter)  # module -> number of started runs
@@ -75,7 +75,7 @@ class Context:
         finally:
             self.path.pop()
 
-    def find(self, finding: Finding) -> None:
+    def find(self, finding: PassFinding) -> None:
         self.findings[finding] = self.findings.get(finding, 0) + 1
 
     def refuse(self, operation: Any, why: str, degrees: Sequence[Degree] = ()) -> UnsupportedOperation:

@@ -12,13 +12,13 @@ from torch.utils import _pytree as pytree
 
 import normgrowth.limit.rule_files  # noqa: F401 (registers the rules)
 from normgrowth.limit.dispatch import HALVES, MARK, LimitMode
-from normgrowth.limit.findings import Finding, LeavingTorch
 from normgrowth.limit.forward_pass.compiled import run_eagerly, unwrapped
 from normgrowth.limit.forward_pass.kernels import no_cached_weights, unfused_kernels
 from normgrowth.limit.forward_pass.module_hooks import watched
 from normgrowth.limit.forward_pass.saved_state import SavedState
-from normgrowth.limit.parameters import ParameterLayout, check_fixed, first_names, own_storages
-from normgrowth.limit.parameters.layout import NamedModules
+from normgrowth.limit.growing_parameters import ParameterLayout, check_fixed, first_names, own_storages
+from normgrowth.limit.growing_parameters.layout import NamedModules
+from normgrowth.limit.limit_findings import LeavingTorch, PassFinding
 from normgrowth.limit.pass_log import Context, Sum, Tie
 from normgrowth.limit.power_series import Series, Term, nonzero
 from normgrowth.text import by_run, html_table
@@ -59,7 +59,7 @@ class Limit:
     sums: list[Sum] = field(default_factory=list)
     cancelled: dict[str, int] = field(default_factory=dict)
     vanished: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[PassFinding] = field(default_factory=list)
     output_degrees: Any = None
     used_orders: int = 1
     doubtful: int = 0
@@ -103,8 +103,9 @@ class Limit:
         orders, exponentials = self.orders or self._needed[0], self._needed[1]
         last = self.orders is not None or orders >= MORE_ORDERS
         modules = list(self.model.named_modules())
-        buffers = [b for _, module in modules for b in module._buffers.values() if b is not None]
-        saved = None if last and exponentials else SavedState((args, kwargs), buffers)
+        saved = (
+            None if last and exponentials else SavedState((args, kwargs), [module for _, module in modules])
+        )
         while True:
             context = Context(orders, self.tolerance, self.attention_only, exponentials)
             context.training = any(module.training for _, module in modules)
@@ -205,13 +206,13 @@ def _find_constant_output(mode: LimitMode, name: str, module: nn.Module, args: A
     marks = [mode.growth(leaf) for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
     degree = max((mark.degree for mark in marks if mark is not None and not mark.zero), default=Fraction(0))
     if degree > 0:
-        mode.context.find(Finding("constant_output", name, degree, type(module).__name__))
+        mode.context.find(PassFinding("constant_output", name, degree, type(module).__name__))
 
 
 def _left_torch(mode: LimitMode, tensor: Tensor, method: str) -> None:
     mark = mode.growth(tensor)
     if mark is not None and mark.degree != 0 and not mark.zero:
-        mode.context.find(Finding("left_torch", mode.context.module, mark.degree, method))
+        mode.context.find(PassFinding("left_torch", mode.context.module, mark.degree, method))
 
 
 def saturated(
@@ -258,7 +259,7 @@ def _plain(mode: LimitMode, tensor: Tensor, found: Series) -> Tensor:
         largest = float(leading.value.abs().max())
         if not torch.finfo(tensor.dtype).tiny <= largest <= torch.finfo(tensor.dtype).max:
             dtype = str(tensor.dtype).removeprefix("torch.")
-            mode.context.find(Finding("out_of_range", "", leading.degree, dtype, largest))
+            mode.context.find(PassFinding("out_of_range", "", leading.degree, dtype, largest))
     if leading is found.top:
         return tensor
     lower = found.changed(terms=found.terms[found.terms.index(leading) :])

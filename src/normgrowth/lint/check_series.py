@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
 from normgrowth.checkpoints.local_files import find_checkpoints
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.checkpoints.remote.discovery import is_remote
 from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
-from normgrowth.checkpoints.selection import Selection
-from normgrowth.checkpoints.series import Series, _roots, open_source
+from normgrowth.checkpoints.series import CheckpointSeries, _roots, open_source
 from normgrowth.checkpoints.steps import explicit_step, guessed_step
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint.checks.mixture import other_series
@@ -26,7 +26,7 @@ from normgrowth.lint.step_table import StepTable
 from normgrowth.results import Provenance
 from normgrowth.trace.by_step import measure
 from normgrowth.trace.result import Trace
-from normgrowth.trace.sampled_steps import SampledStep
+from normgrowth.trace.sampling.sampled_steps import SampledStep
 
 
 def findings_of_trace(trace: Trace) -> Findings:
@@ -94,7 +94,7 @@ def lint_series(
 class _Comparison:
     """Reads two checkpoints again and returns which tensors are equal. Called only if their sums agree."""
 
-    def __init__(self, series: Series, sampled: Sequence[SampledStep], workers: int | None) -> None:
+    def __init__(self, series: CheckpointSeries, sampled: Sequence[SampledStep], workers: int | None) -> None:
         self.series, self.sampled, self.workers = series, sampled, workers
 
     def __call__(self, i: int, j: int, names: Sequence[str]) -> NDArray[np.bool_]:
@@ -113,7 +113,9 @@ class _Comparison:
                 checkpoint.close()
 
 
-def _open(source: str | Path | Sequence[str | Path], endpoint: str | None) -> tuple[Series, list[Finding]]:
+def _open(
+    source: str | Path | Sequence[str | Path], endpoint: str | None
+) -> tuple[CheckpointSeries, list[Finding]]:
     """Open the series. If damaged parts prevent this, open it without them and return a finding for each."""
     try:
         return open_source(source, endpoint=endpoint), []

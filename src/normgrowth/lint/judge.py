@@ -13,8 +13,8 @@ from normgrowth.lint.checks.trajectory import Trajectory
 from normgrowth.lint.checks.unchanged import unchanged_tensors
 from normgrowth.lint.finding import KINDS, Finding
 from normgrowth.lint.step_table import StepTable
-from normgrowth.trace.sample_log import SampleLog
-from normgrowth.trace.sampled_steps import SampledStep
+from normgrowth.trace.sampling.sample_log import SampleLog
+from normgrowth.trace.sampling.sampled_steps import SampledStep
 
 
 def in_order(findings: Iterable[Finding], sampled: Sequence[SampledStep]) -> list[Finding]:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
-from normgrowth.checkpoints.parameter_names import Reading
-from normgrowth.checkpoints.selection import NothingCounts, Selection
-from normgrowth.checkpoints.series import Entry, Series
+from normgrowth.checkpoints.parameters.parameter_names import Reading
+from normgrowth.checkpoints.parameters.selection import NothingCounts, Selection
+from normgrowth.checkpoints.series import CheckpointSeries, Entry
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.lint.checks.mixture import Member, Mixture
 from normgrowth.lint.checks.renames import match_renamed
 from normgrowth.lint.finding import Finding
 from normgrowth.trace.by_step import check_alike, check_dtypes
-from normgrowth.trace.sampled_steps import SampledStep, StepSampler, sampled
+from normgrowth.trace.sampling.sampled_steps import SampledStep, StepSampler, sampled
 
 if TYPE_CHECKING:
     from normgrowth.trace.by_stripe import StripeSums
@@ -49,7 +49,9 @@ class Pass:
         self.parameters = max(self.parameters, (len(_measurable(checkpoint, readings)), total))
 
 
-def read_series(series: Series, selection: Selection, workers: int | None, progress: Progress | None) -> Pass:
+def read_series(
+    series: CheckpointSeries, selection: Selection, workers: int | None, progress: Progress | None
+) -> Pass:
     """Sample every checkpoint of the first group that has tensors to check; the others are only recorded.
 
     An unreadable checkpoint becomes a finding.
@@ -128,7 +130,7 @@ def _measurable(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> list
 
 
 def _read_once(
-    series: Series,
+    series: CheckpointSeries,
     names: list[str],
     selection: Selection,
     workers: int | None,

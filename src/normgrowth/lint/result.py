@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, overload
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.lint.finding import Finding
 from normgrowth.records import Records, installed
 from normgrowth.results import Result

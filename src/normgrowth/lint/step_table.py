@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.parameter_names import Reading, read_names
+from normgrowth.checkpoints.parameters.parameter_names import Reading, read_names
 from normgrowth.lint.checks.trajectory import Trajectory
 from normgrowth.lint.finding import Finding, Kind, Severity
 from normgrowth.moments.moments import Moments, quantities
-from normgrowth.trace.sampled_steps import SampledStep
+from normgrowth.trace.sampling.sampled_steps import SampledStep
 
 Floats = NDArray[np.float64]
 LOST = 1e-24  # ratio of squared norms: the direction of weights that shrank below this is only rounding error

@@ -21,8 +21,8 @@ from torch.autograd.graph import increment_version
 
 from normgrowth.errors import InputError
 from normgrowth.limit.forward_pass.compiled import plain_name
-from normgrowth.limit.parameters.fixed import matching
-from normgrowth.limit.parameters.memory import (
+from normgrowth.limit.growing_parameters.fixed import matching
+from normgrowth.limit.growing_parameters.memory import (
     Named,
     extent,
     local_weights,

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.run import CorpusSummary
+from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
 from normgrowth.network.heads.heads import Heads
 from normgrowth.paper.t5_series import PublishedT5, T5Series
 from normgrowth.records import Records
-from normgrowth.schema import converted
+from normgrowth.serialization.json_types import converted
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
@@ -94,8 +95,8 @@ class Evidence:
         return _levels(self.stored_of("pretrained").records)
 
     @cached_property
-    def language_models(self) -> "LanguageModels":
-        return LanguageModels.read(self.stored_of("language_models"))
+    def language_models(self) -> "TrainedModels":
+        return TrainedModels.read(self.stored_of("language_models"))
 
     @cached_property
     def decay(self) -> "DecayEdges":
@@ -118,7 +119,7 @@ class ComponentDegree:
 
 
 @dataclass(frozen=True)
-class Limit:
+class DistanceFromLimit:
     """The distance of a network from its limit. away: ‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴."""
 
     degree: float
@@ -127,7 +128,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Tie:
+class TieWeights:
     """The larger attention weight in the saturated network, and in the limit of growth that is uniform up to o(t)."""
 
     saturated: float
@@ -143,7 +144,7 @@ class Vanishing:
 
 
 @dataclass(frozen=True)
-class Construction:
+class ConstructionErrors:
     """Numbers of strings. wrong: misjudged by the saturated network; wrong_soft: by the network with large weights."""
 
     strings: float
@@ -161,10 +162,10 @@ class Table1(dict[str, ComponentDegree]):
 @dataclass(frozen=True)
 class Theory:
     table1: Table1
-    limits: dict[str, Limit]
-    tie: Tie
+    limits: dict[str, DistanceFromLimit]
+    tie: TieWeights
     vanishing: Vanishing
-    constructions: dict[str, Construction]
+    constructions: dict[str, ConstructionErrors]
 
     @staticmethod
     def read(records: Records) -> "Theory":
@@ -190,13 +191,13 @@ class Theory:
                     for name, one in of("table1: ").items()
                 ),
                 limits={
-                    name: Limit(one["degree"], one["away"], one["cosine"])
+                    name: DistanceFromLimit(one["degree"], one["away"], one["cosine"])
                     for name, one in of("limit: ").items()
                 },
-                tie=Tie(**runs["tie"]),
+                tie=TieWeights(**runs["tie"]),
                 vanishing=Vanishing(**runs["vanishing"]),
                 constructions={
-                    name: Construction(one["strings"], one["wrong"], one["wrong_soft"])
+                    name: ConstructionErrors(one["strings"], one["wrong"], one["wrong_soft"])
                     for name, one in of("construction: ").items()
                 },
             )
@@ -318,6 +319,7 @@ class TrainedModel:
     measured: Records  # evaluations and tracker
     trace: Trace  # of its checkpoints
     heads: Heads  # of its checkpoints
+    behavior: Behavior  # of its last checkpoint; without records in results of earlier versions
 
     def first_and_last(self, quantity: str) -> tuple[float, float]:
         try:
@@ -336,17 +338,37 @@ class TrainedModel:
             raise MissingEvidence("language_models", f"{self.name} has no {quantity}")
         return float(rows.series(quantity, reference="first")[1][-1])
 
-    def of_heads(self, quantity: str) -> Floats:
-        """A value per head, at the last step."""
+    @property
+    def learned(self) -> bool:
+        """Whether its development loss ends below that of word frequencies, or the latter is unknown."""
+        return not self.last("dev_loss") >= self.frequency_loss
+
+    def level_of_layers(self) -> Floats:
+        """The saturation of each layer at the last evaluation."""
+        levels = self.measured.where(level="layer").matrix("saturation")
+        kept = [place for place, layer in enumerate(levels.layers) if layer is not None]
+        return levels.values[-1, kept]
+
+    def predictions(self, network: str) -> NetworkBehavior:
+        """The predictions of the last checkpoint as a "soft" or "saturated" network."""
+        found = [one for one in self.behavior.networks if one.network == network]
+        if not found:
+            raise MissingEvidence(
+                "language_models", f"{self.name} has no predictions of the {network} network"
+            )
+        return found[0]
+
+    def of_heads(self, quantity: str, *, first: bool = False) -> Floats:
+        """A value per head, at the last step or at the first."""
         rows = self.heads.records.where(level="head", quantity=quantity).table
         if not len(rows):
             raise MissingEvidence("language_models", f"{self.name} has no {quantity} of heads")
         steps = rows["step"].to_numpy()
-        return rows["value"].to_numpy()[steps == steps.max()]
+        return rows["value"].to_numpy()[steps == (steps.min() if first else steps.max())]
 
 
 @dataclass(frozen=True)
-class LanguageModels:
+class TrainedModels:
     models: tuple[TrainedModel, ...]
     selection: Selection | None = None  # the parameters that norms count
 
@@ -375,7 +397,7 @@ class LanguageModels:
         return found
 
     @staticmethod
-    def read(stored: StoredResult) -> "LanguageModels":
+    def read(stored: StoredResult) -> "TrainedModels":
         records = stored.records
         given = stored.fields.get("selection")
         known = {
@@ -402,9 +424,10 @@ class LanguageModels:
                     measured=records.where(run=name),
                     trace=Trace(records=records.where(run=f"{name}, checkpoints"), source=name),
                     heads=Heads.from_stored(StoredResult(records.where(run=run), heads)),
+                    behavior=Behavior(records=records.where(run=f"{name}, behavior"), source=name),
                 )
             )
-        return LanguageModels(tuple(found), fields.selection)
+        return TrainedModels(tuple(found), fields.selection)
 
 
 # decay -------------------------------------------------------------------------------------------------

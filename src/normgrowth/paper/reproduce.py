@@ -20,17 +20,17 @@ from normgrowth.engine import Engine
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.paper.claim import Claim, check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.departures import DEPARTURES
-from normgrowth.paper.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.departures import DEPARTURES
+from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence, MissingEvidence
-from normgrowth.paper.page import write_page
 from normgrowth.paper.paper_figures import FIGURES, draw_figures
 from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
+from normgrowth.paper.reproduction_page import write_page
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
 from normgrowth.paper.t5_series import PublishedT5, traced_t5
 from normgrowth.results import Provenance
-from normgrowth.schema import read_json
+from normgrowth.serialization.json_types import read_json
 from normgrowth.stored_result import StoredResult
 from normgrowth.workspace import Workspace, write_json
 

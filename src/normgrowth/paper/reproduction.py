@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal, NotRequired, Self, TypedDict
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.record_schema import refuse_newer
 from normgrowth.records import Block, Records
 from normgrowth.results import CLAIMS, Result
-from normgrowth.schema import converted, read_json
+from normgrowth.serialization.json_types import converted, read_json
+from normgrowth.serialization.record_schema import refuse_newer
 from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line
 from normgrowth.workspace import Workspace, replacing

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+<<<<<<< HEAD
+from normgrowth.paper.evidence import TrainedModels
+=======
+from normgrowth.network.behavior.behavior import Behavior
 from normgrowth.paper.evidence import LanguageModels
+from normgrowth.records import Records
+>>>>>>> f7a4ebbd79fdcb2ee3fb7ab6f19058762c22d141
 from normgrowth.results import Result, result_of
 from normgrowth.stored_result import StoredResult, has_records
 from normgrowth.trace.result import Trace
@@ -27,7 +33,7 @@ def _results(folder: Path) -> Iterator[tuple[str, Result]]:
     if stored.fields.get("stage") != "language_models":
         yield folder.name, result_of(stored, folder)
         return
-    models = LanguageModels.read(stored)
+    models = TrainedModels.read(stored)
     for model in models:
         yield (
             f"{folder.name}/{model.name}",
@@ -41,3 +47,6 @@ def _results(folder: Path) -> Iterator[tuple[str, Result]]:
         )
     for model in models.models[:1]:  # one atlas is enough for a page
         yield f"{folder.name}/heads", model.heads
+    predictions = Records.joined([model.behavior.records for model in models])
+    if len(predictions):
+        yield f"{folder.name}/behavior", Behavior(records=predictions, source=folder.name)

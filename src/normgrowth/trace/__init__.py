@@ -46,7 +46,7 @@ def trace(
     """
     from pathlib import Path
 
-    from normgrowth.checkpoints.selection import Selection
+    from normgrowth.checkpoints.parameters.selection import Selection
     from normgrowth.lint.judge import judge_samples
     from normgrowth.trace.request import Tracing
     from normgrowth.trace.stream import Reader

@@ -35,9 +35,9 @@ from normgrowth.checkpoints.storage.crc32c import crc32c, joined
 from normgrowth.errors import DamagedTensor
 from normgrowth.moments.moments import CHUNK, Moments
 from normgrowth.trace.by_step import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
-from normgrowth.trace.sampled_steps import ValueSamples
-from normgrowth.trace.samples import Floats, buffer_like, places, sample
-from normgrowth.trace.store import Store, digest
+from normgrowth.trace.output.store import Store, digest
+from normgrowth.trace.sampling.sampled_steps import ValueSamples
+from normgrowth.trace.sampling.samples import Floats, buffer_like, places, sample
 
 SMALLEST = 4 * CHUNK  # values: tensors that the buffer check must see whole are not cut
 LARGEST = 16 * CHUNK

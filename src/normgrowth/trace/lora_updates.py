@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from normgrowth.checkpoints.adapters import CONFIG, Adapter, AdapterConfig
 from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, check_unchanged, decode
+from normgrowth.checkpoints.parameters.adapters import CONFIG, Adapter, AdapterConfig
 from normgrowth.errors import SchemaError
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import Floats, product_square
 from normgrowth.records import Block
-from normgrowth.schema import read_json
+from normgrowth.serialization.json_types import read_json
 
 UPDATE_NORM = "lora_update_norm"
 LEVELS = ("tensor", "layer", "role", "model")

@@ -6,14 +6,14 @@ from itertools import takewhile
 
 import numpy as np
 
-from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.engine import gc_paused
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block, Records
 from normgrowth.trace.lora_updates import LoraUpdates
-from normgrowth.trace.plan import Place, Plan
-from normgrowth.trace.scalars import ScalarLog
+from normgrowth.trace.plan import Plan, TraceStep
+from normgrowth.trace.scalar_log import ScalarLog
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class MeasuredSteps:
     unbroken: number of steps before the first lost one.
     """
 
-    places: Sequence[Place]
+    places: Sequence[TraceStep]
     readings: Sequence[Reading]
     moments: Sequence[Moments]
     copies: Mapping[str, str]

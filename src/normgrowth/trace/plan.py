@@ -11,11 +11,11 @@ from functools import cached_property
 
 from normgrowth.checkpoints.series import Entry
 from normgrowth.moments.moments import Moments, Pair
-from normgrowth.trace.store import Stored
+from normgrowth.trace.output.store import Stored
 
 
 @dataclass(frozen=True)
-class Place:
+class TraceStep:
     """One step of a series."""
 
     step: int
@@ -59,7 +59,7 @@ def references(i: int, lags: Sequence[int], first: bool) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Plan:
-    places: Sequence[Place]
+    places: Sequence[TraceStep]
     wanted: Sequence[Mapping[str, int]]  # references of each place: label -> position
 
     @staticmethod
@@ -68,7 +68,7 @@ class Plan:
     ) -> "Plan":
         here = {entry.step: entry for entry in entries}
         steps = sorted({*here, *stored})
-        places = [Place(step, here.get(step), stored.get(step)) for step in steps]
+        places = [TraceStep(step, here.get(step), stored.get(step)) for step in steps]
         return Plan(places, [references(i, lags, first) for i in range(len(steps))])
 
     @property

@@ -16,21 +16,21 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from normgrowth.checkpoints.adapters import find_adapters
+from normgrowth.checkpoints.parameters.adapters import find_adapters
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
-from normgrowth.checkpoints.selection import Selection
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance
-from normgrowth.trace.identity import TraceFacts, changed_files, where
 from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.measured_steps import MeasuredSteps
-from normgrowth.trace.plan import Place, Plan
+from normgrowth.trace.output.identity import TraceFacts, changed_files, where
+from normgrowth.trace.output.store import Store
+from normgrowth.trace.plan import Plan, TraceStep
 from normgrowth.trace.result import Finding, Trace
-from normgrowth.trace.sample_log import SampleLog
-from normgrowth.trace.scalars import ScalarLog
-from normgrowth.trace.store import Store
+from normgrowth.trace.sampling.sample_log import SampleLog
+from normgrowth.trace.scalar_log import ScalarLog
 from normgrowth.trace.stream import (
     Progress,
     Reader,
@@ -67,7 +67,7 @@ class Tracing:
 
     def into(
         self, workspace: Workspace, how: Reader, progress: Progress | None = None, **more: Any
-    ) -> tuple[Trace, Sequence[Place]]:
+    ) -> tuple[Trace, Sequence[TraceStep]]:
         """Claim the folder and measure the missing steps; return the trace, not yet saved, and all its steps.
 
         more: further fields of the request that the folder stores.

@@ -4,13 +4,13 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from normgrowth.checkpoints.selection import CountedParameters, Selection, parameters_text
-from normgrowth.checksums import JsonObject
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection, parameters_text
 from normgrowth.errors import SeriesWarning
 from normgrowth.lint.finding import Finding, fault_messages
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.schedules import OptimizerGroup, Schedule
+from normgrowth.serialization.checksums import JsonObject
 from normgrowth.stored_result import StoredResult
 
 # Fields that also describe the norms in results of other commands.

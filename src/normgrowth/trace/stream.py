@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, Tensor
-from normgrowth.checkpoints.parameter_names import Reading
-from normgrowth.checkpoints.selection import Chosen, Selection
+from normgrowth.checkpoints.parameters.parameter_names import Reading
+from normgrowth.checkpoints.parameters.selection import Chosen, Selection
 from normgrowth.engine import Engine, Threads, available_cores, gc_paused
 from normgrowth.errors import InputError
 from normgrowth.moments.moments import Moments
@@ -23,10 +23,10 @@ from normgrowth.records import storable
 from normgrowth.trace.by_step import check_alike, check_dtypes, measure
 from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
 from normgrowth.trace.lora_updates import LoraUpdates
+from normgrowth.trace.output.store import SUMS_VERSION, Store, Stored, digest
 from normgrowth.trace.plan import Plan
-from normgrowth.trace.sample_log import SampleLog
-from normgrowth.trace.scalars import ScalarLog
-from normgrowth.trace.store import SUMS_VERSION, Store, Stored, digest
+from normgrowth.trace.sampling.sample_log import SampleLog
+from normgrowth.trace.scalar_log import ScalarLog
 
 MEMORY = 1 << 30
 CONNECTIONS = 8  # concurrent connections to one server: a single one spends most of its time waiting

@@ -13,7 +13,7 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, Malfor
 from normgrowth.checkpoints.formats.torch_file import open_torch_file
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.schedules import Schedule, recorded
-from normgrowth.schema import read_json
+from normgrowth.serialization.json_types import read_json
 
 STATE, SCHEDULER = "trainer_state.json", "scheduler.pt"
 MOST_BYTES = 2**28  # larger logs are not read

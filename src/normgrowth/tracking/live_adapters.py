@@ -6,8 +6,8 @@ from math import nan
 
 from torch import Tensor, nn
 
-from normgrowth.checkpoints.adapters import Adapter, find_adapters
-from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.checkpoints.parameters.adapters import Adapter, find_adapters
+from normgrowth.checkpoints.parameters.parameter_names import Reading
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.moments.moments import Moments, quantities
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from normgrowth.checkpoints.checkpoint import Tensor as Entry
 from normgrowth.checkpoints.checkpoint import without_wrappers
-from normgrowth.checkpoints.parameter_names import Reading
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.parameter_names import Reading
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 from normgrowth.tracking.live_adapters import LiveAdapter, find_live_adapters
 from normgrowth.tracking.tensor_sums import WORDS, sharded_over

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size

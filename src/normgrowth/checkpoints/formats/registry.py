@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
+from normgrowth.checkpoints.foreign_files import is_pointer
 from normgrowth.checkpoints.formats import dcp, npz, pytorch, safetensors
 from normgrowth.checkpoints.formats.tensorflow import reader as tensorflow
 from normgrowth.errors import InputError
-from normgrowth.foreign_files import is_pointer
 
 
 @dataclass(frozen=True)

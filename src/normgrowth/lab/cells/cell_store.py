@@ -16,7 +16,7 @@ from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.lab.cells.cell import Outcome
 from normgrowth.lab.cells.grid import Corpora
 from normgrowth.lab.settings import DEFAULTS, TrainSettings, difference
-from normgrowth.schema import converted, read_json
+from normgrowth.serialization.json_types import converted, read_json
 from normgrowth.workspace import Workspace, write_json
 
 CELLS, FACTS = "cells", "sweep.json"

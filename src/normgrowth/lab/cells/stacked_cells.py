@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.build import new_model, new_optimizer, total_steps
 from normgrowth.lab.cells.cell import SQUARE, Course, Outcome, batches, dev_loss

@@ -11,7 +11,7 @@ from normgrowth.stored_result import read_parquet
 
 
 @dataclass(frozen=True)
-class Place:
+class DatasetPlace:
     """Location of a corpus on the hub: `folder`/train…parquet, validation… and test…, one sentence per row."""
 
     repository: str
@@ -21,8 +21,8 @@ class Place:
 
 
 PLACES = {
-    "penn": Place("ptb-text-only/ptb_text_only", "penn_treebank", "sentence", "refs/convert/parquet"),
-    "wikitext-2": Place("Salesforce/wikitext", "wikitext-2-v1", "text"),
+    "penn": DatasetPlace("ptb-text-only/ptb_text_only", "penn_treebank", "sentence", "refs/convert/parquet"),
+    "wikitext-2": DatasetPlace("Salesforce/wikitext", "wikitext-2-v1", "text"),
 }
 PARTS = {"train": "train", "valid": "validation", "test": "test"}  # part -> its name on the hub
 

@@ -8,8 +8,8 @@ partial_writes.py  writing a series into a part of a storage
 half_precision.py  bfloat16 and float16 tensors, which are computed in float32
 """
 
+from normgrowth.limit.dispatch.marked_storage import HALVES, MARK
 from normgrowth.limit.dispatch.mode import LimitMode
 from normgrowth.limit.dispatch.operations import RULES, Operation, rule
-from normgrowth.limit.dispatch.storage import HALVES, MARK
 
 __all__ = ["HALVES", "MARK", "RULES", "LimitMode", "Operation", "rule"]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normgrowth.limit.dispatch.marked_storage import HALVES, laid_out, same_place, wide
 from normgrowth.limit.dispatch.schemas import OpSchema
-from normgrowth.limit.dispatch.storage import HALVES, laid_out, same_place, wide
 from normgrowth.limit.power_series import mask_bound, masked
 
 EXACT = "_normgrowth_exact"  # storage attribute with the float32 values of a rounded constant

@@ -21,10 +21,7 @@ from normgrowth.limit.dispatch.half_precision import (
     remembered,
     result_dtype,
 )
-from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
-from normgrowth.limit.dispatch.partial_writes import write_part
-from normgrowth.limit.dispatch.schemas import BOUNDING, OpSchema, schema_of
-from normgrowth.limit.dispatch.storage import (
+from normgrowth.limit.dispatch.marked_storage import (
     HALVES,
     MARK,
     DegreeMark,
@@ -37,6 +34,9 @@ from normgrowth.limit.dispatch.storage import (
     storage_of,
     wide,
 )
+from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
+from normgrowth.limit.dispatch.partial_writes import write_part
+from normgrowth.limit.dispatch.schemas import BOUNDING, OpSchema, schema_of
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.power_series import Series, constant, finished, nonzero
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from normgrowth.limit.dispatch.storage import HALVES, DegreeMark, flat, same_place, wide
+from normgrowth.limit.dispatch.marked_storage import HALVES, DegreeMark, flat, same_place, wide
 from normgrowth.limit.power_series import ZERO, Series, nonzero
 
 

@@ -9,17 +9,28 @@ from torch import Tensor, nn
 
 from normgrowth.limit.dispatch import MARK
 
+STANDARD = frozenset(vars(nn.Module()))  # attributes of every module
 LEAVES = (str, bytes, int, float, complex, type, FunctionType, MethodType, ModuleType, nn.Module, torch.dtype)
 
 
 class SavedState:
-    """The contents of arguments (lists, dictionaries, objects such as caches) and of a model's buffers."""
+    """The contents of arguments (lists, dictionaries, objects such as caches) and of a model's buffers and attributes.
 
-    def __init__(self, arguments: Any, buffers: Iterable[Tensor]) -> None:
+    Of an attribute that is neither a tensor nor a container, only the reference is saved.
+    """
+
+    def __init__(self, arguments: Any, modules: Iterable[nn.Module]) -> None:
         self.containers: list[tuple[Any, Any]] = []
         self.tensors: list[tuple[Tensor, int, Tensor, Any]] = []
+        self.attributes: list[tuple[nn.Module, dict[str, Any]]] = []
         seen: set[int] = set()
-        waiting = [arguments, *buffers]
+        waiting = [arguments]
+        for module in modules:
+            own = {name: value for name, value in vars(module).items() if name not in STANDARD}
+            self.attributes.append((module, own))
+            waiting += [value for value in own.values() if isinstance(value, Tensor | list | dict)]
+            if module._buffers:
+                waiting.append(module._buffers)
         while waiting:
             value = waiting.pop()
             if value is None or isinstance(value, LEAVES) or id(value) in seen:
@@ -52,6 +63,11 @@ class SavedState:
             else:
                 container.clear()
                 container.update(content)
+        for module, own in self.attributes:
+            there = vars(module)
+            for name in [name for name in there if name not in STANDARD and name not in own]:
+                del there[name]
+            there.update(own)
         for tensor, version, content, mark in self.tensors:
             if tensor._version != version:
                 with torch.no_grad():

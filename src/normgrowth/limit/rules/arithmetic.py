@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import of_product, of_sum, times
-from normgrowth.limit.findings import FINITE_MASK, Finding, finite_mask
+from normgrowth.limit.limit_findings import FINITE_MASK, PassFinding, finite_mask
 from normgrowth.limit.pass_log import Sum
 from normgrowth.limit.power_series import (
     ZERO,
@@ -120,7 +120,7 @@ def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
             hidden = masked(y.top.value)
             value = y.top.value if hidden is None else y.top.value.masked_fill(hidden, 0.0)
             if (found := finite_mask(value)) is not None:
-                finding = Finding("finite_mask", operation.context.module, x.top.degree, value=found)
+                finding = PassFinding("finite_mask", operation.context.module, x.top.degree, value=found)
                 operation.context.find(finding)
 
 
@@ -182,7 +182,7 @@ def shortened(x: Series, most: int) -> Series:
 
 @rule("add", unfinished=True)
 def addition(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
-    a, b = _both(a, b)
+    a, b = both(a, b)
     x, y = (b, a) if a.unfinished is None else (a, b)
     if alpha == 1 and x.unfinished is not None:
         found = x.unfinished.plus(x, finished(y))
@@ -193,17 +193,17 @@ def addition(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
 
 @rule("sub")
 def subtraction(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
-    a, b = _both(a, b)
+    a, b = both(a, b)
     return summed(operation, a, b, -alpha)
 
 
 @rule("rsub")
 def reversed_subtraction(operation: Operation, a: Any, b: Any, alpha: Any = 1) -> Series:
-    a, b = _both(a, b)
+    a, b = both(a, b)
     return summed(operation, b, a, -alpha)
 
 
-def _both(a: Any, b: Any) -> tuple[Series, Series]:
+def both(a: Any, b: Any) -> tuple[Series, Series]:
     if isinstance(a, Series):
         return a, series(b, a)
     return series(a, b), b

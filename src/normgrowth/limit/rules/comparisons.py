@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.power_series import Series, combine, highest
-from normgrowth.limit.rules.arithmetic import add, open_ties, series
+from normgrowth.limit.power_series import Series, Term, combine, highest
+from normgrowth.limit.rules.arithmetic import add, both, open_ties, series
 
 
 @rule("gt", "lt", "ge", "le", "eq", "ne")
@@ -18,11 +18,33 @@ def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
     difference = _difference(a, b)
     sign = difference.sign()
     if difference.rest is not None or difference.lost:
-        equal = (sign == 0) & torch.isfinite(difference.top.value)
+        equal = (sign == 0) | _incomplete(difference, *both(a, b))
+        equal &= torch.isfinite(difference.top.value)
         zeros = difference.exact_zeros or _exactly_zero(a) or _exactly_zero(b)
         if not zeros:
             _count_open(operation, difference, open_ties(equal, a, b))
     return getattr(torch, operation.name)(sign, 0)
+
+
+def _incomplete(difference: Series, a: Series, b: Series) -> Tensor:
+    """Elements whose leading terms cancel and whose sign comes from a term at or below the highest one left out."""
+    like = difference.top.value
+    open_, higher, found = (
+        torch.ones_like(like, dtype=torch.bool),
+        *[torch.zeros_like(like, dtype=torch.bool)] * 2,
+    )
+    if (rest := difference.rest) is None or difference.terms[-1].degree > rest:
+        return found
+    for degree in sorted({term.degree for x in (a, b) for term in x.terms}, reverse=True):
+        if (value := difference.at(degree)) is not None:
+            here = open_ & (value != 0)
+            open_ = open_ & ~here
+            if degree <= rest:
+                found = found | (here & higher)
+        for x in (a, b):
+            if (value := x.at(degree)) is not None:
+                higher = higher | (value != 0)
+    return found
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -51,8 +73,7 @@ def _count_open(operation: Operation, x: Series, count: int, vanishing: int = 0)
 
 
 def _difference(a: Any, b: Any) -> Series:
-    like = a if isinstance(a, Series) else b
-    return add(series(a, like), series(b, like), -1)
+    return add(*both(a, b), -1)
 
 
 @rule("maximum")
@@ -144,11 +165,28 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     if x.rest is None and not x.lost and (part is None or part.decay.rest is None):
         return ranked, torch.zeros_like(same), torch.zeros_like(same)
     nothing = torch.stack([key == 0 for key in sorted_keys]).all(0).narrow(dim, 1, count - 1)
-    open_ = same & torch.isfinite(sorted_keys[0].narrow(dim, 1, count - 1))
+    open_ = (same | _incomplete_ranks(x, sorted_keys, dim)) & torch.isfinite(
+        sorted_keys[0].narrow(dim, 1, count - 1)
+    )
     # A value of exactly 0 has no lower orders; it may have an exponentially small part.
     if x.exact_zeros or not x.lost:
         return ranked, open_ & ~nothing, torch.zeros_like(same)
     return (ranked, open_ & ~nothing, open_ & nothing) if x.known_zeros else (ranked, open_, open_ & False)
+
+
+def _incomplete_ranks(x: Series, sorted_keys: list[Tensor], dim: int) -> Tensor:
+    """Neighbors with equal leading terms that a term at or below the highest one left out puts in order."""
+    after, before = (
+        Series(
+            tuple(
+                Term(term.degree, key.narrow(dim, start, x.shape[dim] - 1), term.sources)
+                for term, key in zip(x.terms, sorted_keys, strict=False)
+            ),
+            x.rest,
+        )
+        for start in (1, 0)
+    )
+    return _incomplete(_difference(after, before), after, before)
 
 
 @rule("sort", "topk", "kthvalue", "argsort", "median")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import times
-from normgrowth.limit.power_series import Series, decided, highest, product
+from normgrowth.limit.power_series import Series, all_nonzero, decided, highest, product
 from normgrowth.limit.rules.arithmetic import add, note, scaled, series, shortened, summed
 from normgrowth.limit.rules.attention.scores import leading_scores
 from normgrowth.limit.rules.attention.ties import sized, weigh
@@ -23,9 +23,26 @@ def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
     if operation.name == "bmm" and (found := leading_scores(operation, a, b)) is not None:
         return found
     found = sized(product(operation.func, a, b, operation.orders), a, b)
+    _count_cancelled(operation, operation.func, found, a, b)
     if (a.exact_zeros or b.exact_zeros) and _sums_of_zeros(operation, found, a, b):
         return found.changed(exact_zeros=True)
     return found
+
+
+def _count_cancelled(operation: Operation, f: Any, found: Series, a: Series, b: Series) -> None:
+    """Count sums whose leading products cancel to 0 although an order that was left out may remain."""
+    rest, top = found.rest, found.at(a.top.degree + b.top.degree)
+    if rest is None or found.zero or (top is not None and all_nonzero(top)):
+        return
+    gone = torch.ones_like(found.top.value, dtype=torch.bool)
+    for term in found.terms:
+        if term.degree > rest:
+            gone &= term.value == 0
+    if not bool(gone.any()):
+        return
+    products = f(*((x.top.value != 0).to(torch.float32) for x in (a, b)))
+    if count := int((gone & (products > 0)).sum()):
+        operation.context.cancelled[operation.context.module] += count
 
 
 def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) -> bool:
@@ -64,6 +81,7 @@ def product_and_sum(
 ) -> Series:
     a, b = series(a), series(b)
     found = sized(product(torch.matmul, a, b, operation.orders), a, b)
+    _count_cancelled(operation, torch.matmul, found, a, b)
     found = found if alpha == 1 else times(found, alpha)
     x = series(x) if beta == 1 else scaled(series(x), beta)
     if x.zero and len(x.shape) == 1:

@@ -8,7 +8,7 @@ from math import prod
 
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.name_globs import by_pattern, lint_commands
-from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.series import Entry
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable

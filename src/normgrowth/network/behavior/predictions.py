@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normgrowth.errors import InputError
-from normgrowth.limit.findings import messages
-from normgrowth.limit.parameters import fixed_within
-from normgrowth.limit.parameters.fixed import note
+from normgrowth.limit.growing_parameters import fixed_within
+from normgrowth.limit.growing_parameters.fixed import note
+from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.saturated import Limit, saturated
 from normgrowth.network.behavior.behavior import Behavior, BehaviorOptions, Objective, Progress
 from normgrowth.network.behavior.legality import Legality, words_of_language

@@ -7,10 +7,11 @@ in the saturated network, by the exact limit (`saturated`)
     attended                   positions with at least half of the largest weight: one, or all that tie
     attended_share             attended / visible
     attended_spread            (attended − 1) / (visible − 1): 0 for an argmax, 1 for a mean, whatever the length
+    attended_distance          mean of |q − k| over the attended positions
     saturated_largest_share, saturated_first_share, saturated_previous_share    as below
     saturated_distance         total variation distance between its weights and those of the network itself
-    attended, attended_share, attended_spread with a value c in the column `scale`: the same counts for the network
-                               with c times its weights, in float64 (on request)
+    attended… with a value c in the column `scale`: the same for the network with c times its weights, in float64 (on
+                               request)
 in the network itself
     visible                    positions that a query sees; one_share: 1 / visible, the share of one position
     entropy                    H in nats; entropy_share: H / log n for n visible positions
@@ -21,6 +22,7 @@ in the network itself
     learned_sink_share         weight on a learned sink (GPT-OSS): one more position that every query sees, at
                                distance 0; saturated_learned_sink_share is the same in the limit
     distance                   mean attention distance, Σ A·|q − k|
+    visible_distance           mean of |q − k| over the visible positions: the distance of a position drawn at random
     hard_distance              total variation distance to the hard attention of its own scores
     largest_logit              the largest absolute score over all queries
     gap                        the largest score minus the second largest; the median over queries

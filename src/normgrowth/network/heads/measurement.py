@@ -11,8 +11,8 @@ import numpy as np
 from torch import nn
 
 from normgrowth.errors import InputError
-from normgrowth.limit.parameters import fixed_within
-from normgrowth.limit.parameters.fixed import note
+from normgrowth.limit.growing_parameters import fixed_within
+from normgrowth.limit.growing_parameters.fixed import note
 from normgrowth.network.heads.heads import Heads, MeasuredHeads, Progress, kind
 from normgrowth.network.heads.passes import Passes, head_name, numbers
 from normgrowth.network.heads.patterns import patterns

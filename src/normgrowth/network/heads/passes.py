@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.limit.findings import messages
+from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.module_names import place
 from normgrowth.limit.saturated import MORE_ORDERS, saturated
 from normgrowth.network.attention_capture import Call, seen, seen_weights

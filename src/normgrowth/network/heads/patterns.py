@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
+from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.module_names import counted
-from normgrowth.limit.parameters import fixed_within
 from normgrowth.network.attention_capture import Call, seen
 from normgrowth.network.heads.call_sites import Where
 from normgrowth.network.heads.heads import AttentionPatterns, HeadPattern

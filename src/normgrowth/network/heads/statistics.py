@@ -4,7 +4,8 @@ With s the scores of a query over the n positions that it sees, A = softmax(s), 
 
     entropy H = −Σ A log A      entropy_share H / log n      effective e^H      effective_2 1 / Σ A²
     largest_share max A         first_share, previous_share  A at the first token, at the previous token
-    distance Σ A |q − k|
+    distance Σ A |q − k|        visible_distance             the mean of |q − k| over the n positions
+    attended_distance           the mean of |q − k| over the attended positions of the limit
     hard_distance               ½ Σ |A − hard(s)|, where hard(s) has equal weight on the largest scores
     learned_sink_share          A at a learned sink, for models that have one (GPT-OSS)
     gap                         the largest score minus the second largest; 0 in a tie
@@ -89,7 +90,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Block:
+class QueryBlock:
     """A block of queries of an attention: their scores, and which queries count."""
 
     scores: Tensor  # (rows, heads, queries, keys), −∞ where masked
@@ -97,9 +98,10 @@ class Block:
     visible: Tensor  # number of visible positions, (rows, heads, queries)
     asks: Tensor  # which queries count, (rows, heads, queries)
     first: Tensor  # position of each row's first token, (rows,)
+    away: Tensor  # |q − k|, 0 for a learned sink, (queries, keys)
 
     @staticmethod
-    def of(call: Call, real: Tensor | None, start: int, stop: int) -> "Block":
+    def of(call: Call, real: Tensor | None, start: int, stop: int) -> "QueryBlock":
         scores = call.scores(start, stop)
         open_ = scores > -torch.inf
         visible = open_.sum(-1)
@@ -108,11 +110,22 @@ class Block:
             real = real.to(scores.device)
             asks = asks & real[:, None, start:stop]
             first = real.long().argmax(1)
-            keys = F.pad(real, (0, call.sinks), value=True)
-            if bool((open_ & real[:, None, start:stop, None] & ~keys[:, None, None, :]).any()):
+            tokens = F.pad(real, (0, call.sinks), value=True)
+            if bool((open_ & real[:, None, start:stop, None] & ~tokens[:, None, None, :]).any()):
                 raise PaddingSeen
         check_finite(call, scores, None if real is None else real[:, None, start:stop])
-        return Block(scores, start, visible, asks, first)
+<<<<<<< HEAD
+        return QueryBlock(scores, start, visible, asks, first)
+=======
+        keys = torch.arange(scores.shape[-1], device=scores.device)
+        away = (keys - torch.arange(start, stop, device=scores.device)[:, None]).abs().to(scores.dtype)
+        away[:, len(keys) - call.sinks :] = 0
+        return Block(scores, start, visible, asks, first, away)
+
+    def mean_distance(self, chosen: Tensor) -> Tensor:
+        """The mean of |q − k| over the chosen positions of each query; 0 where none is chosen."""
+        return (chosen * self.away).sum(-1) / chosen.sum(-1).clamp(min=1)
+>>>>>>> f7a4ebbd79fdcb2ee3fb7ab6f19058762c22d141
 
     def at_first(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weight on the row's first token, and which queries see it."""
@@ -144,7 +157,7 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
     counted = torch.zeros(call.shape[:3], dtype=torch.bool)
     kept = {name: torch.zeros(call.shape[:3], dtype=torch.float64) for name in ("gap", "hard_scale")}
     for start, stop in blocks(call.shape):
-        block = Block.of(call, real, start, stop)
+        block = QueryBlock.of(call, real, start, stop)
         scores, asks = block.scores, block.asks
         if not bool(asks.any()):
             continue
@@ -155,9 +168,6 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
         total = powers.sum(-1, keepdim=True)
         weights = powers / total
         entropy = total.squeeze(-1).log() + (weights * below.masked_fill(hidden, 0.0)).sum(-1)
-        keys = torch.arange(scores.shape[-1], device=scores.device)
-        away = (keys - torch.arange(start, stop, device=scores.device)[:, None]).abs().to(scores.dtype)
-        away[:, len(keys) - call.sinks :] = 0
         visible = block.visible.to(scores.dtype)
         tally.add("visible", visible, asks)
         tally.add("one_share", 1 / visible.clamp(min=1), asks)
@@ -166,7 +176,8 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
         tally.add("effective", entropy.exp(), asks)
         tally.add("effective_2", 1 / weights.square().sum(-1), asks)
         tally.add("largest_share", 1 / total.squeeze(-1), asks)
-        tally.add("distance", (weights * away).sum(-1), asks)
+        tally.add("distance", (weights * block.away).sum(-1), asks)
+        tally.add("visible_distance", block.mean_distance(scores > -torch.inf), asks)
         tally.add("first_share", *block.at_first(weights))
         tally.add("previous_share", *block.at_previous(weights))
         if call.sinks:
@@ -217,7 +228,7 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
             f"{call.where.module}: weights have shape {tuple(weights.shape)} in the limit, expected {shape}"
         )
     for low, high in blocks(shape):
-        block = Block.of(call, real, start + low, start + high)
+        block = QueryBlock.of(call, real, start + low, start + high)
         hard = weights[:, :, low:high].to(block.scores.dtype)
         _attended(block, attended(hard), tally)
         tally.add("saturated_largest_share", hard.amax(-1), block.asks)
@@ -233,7 +244,7 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
 def add_scaled(call: Call, real: Tensor | None, unit: float, tally: Tally) -> None:
     """Add the attended positions of the network with c times its weights."""
     for start, stop in blocks(call.shape):
-        block = Block.of(call, real, start, stop)
+        block = QueryBlock.of(call, real, start, stop)
         _attended(block, attended_at(block.scores, unit), tally)
 
 
@@ -249,11 +260,12 @@ def attended_at(scores: Tensor, unit: float) -> Tensor:
     return (scores >= top - (TIE * unit * size).clamp(min=-math.log(HALF))) & (scores > -torch.inf)
 
 
-def _attended(block: Block, chosen: Tensor, tally: Tally) -> None:
+def _attended(block: QueryBlock, chosen: Tensor, tally: Tally) -> None:
     count = chosen.sum(-1).to(block.scores.dtype)
     tally.add("attended", count, block.asks)
     tally.add("attended_share", count / block.visible.clamp(min=1), block.asks)
     tally.add("attended_spread", (count - 1) / (block.visible - 1).clamp(min=1), block.asks)
+    tally.add("attended_distance", block.mean_distance(chosen), block.asks)
 
 
 def add_window(count: Callable[[int, int], Tensor], shape: tuple[int, ...], tally: Tally) -> None:

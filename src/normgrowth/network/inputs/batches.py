@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.inputs.sentences import (
+from normgrowth.network.inputs.default_inputs import (
     AS_WORDS,
     SENTENCES,
     TOPICS,

@@ -152,7 +152,7 @@ class Feedforward(nn.Module):
         return self.output(functional.relu(self.inner(x)))
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """An attention and a feedforward sublayer, each with its norm; subclasses combine them."""
 
     def __init__(self, config: EncoderConfig):
@@ -163,7 +163,7 @@ class Block(nn.Module):
         self.feedforward_norm = _norm(config)
 
 
-class PaperPreNormBlock(Block):
+class PaperPreNormBlock(EncoderBlock):
     """x + LN(f(x)), Definitions 5 and 6. Degree 1: stream and branches have the same degree."""
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
@@ -171,7 +171,7 @@ class PaperPreNormBlock(Block):
         return x + self.feedforward_norm(self.feedforward(x))
 
 
-class UsualPreNormBlock(Block):
+class UsualPreNormBlock(EncoderBlock):
     """x + f(LN(x)). Degree 3: the branches have degree 3 and outgrow the embeddings."""
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
@@ -179,7 +179,7 @@ class UsualPreNormBlock(Block):
         return x + self.feedforward(self.feedforward_norm(x))
 
 
-class PostNormBlock(Block):
+class PostNormBlock(EncoderBlock):
     """LN(x + f(x)). Degree 1, from the gain: in the sum the branch has degree 3, and the stream vanishes."""
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
@@ -187,7 +187,7 @@ class PostNormBlock(Block):
         return self.feedforward_norm(x + self.feedforward(x))
 
 
-BLOCKS: dict[Kind, type[Block]] = {
+BLOCKS: dict[Kind, type[EncoderBlock]] = {
     "paper_pre_norm": PaperPreNormBlock,
     "usual_pre_norm": UsualPreNormBlock,
     "post_norm": PostNormBlock,

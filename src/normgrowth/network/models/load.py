@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.checkpoints.foreign_files import foreign_kind, is_pointer
 from normgrowth.errors import InputError, is_mistake
-from normgrowth.foreign_files import foreign_kind, is_pointer
 from normgrowth.network.models.config import check_size, config_file, read_config
 
 if TYPE_CHECKING:

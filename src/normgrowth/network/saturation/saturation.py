@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checkpoints.selection import CountedParameters, Selection
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
 from normgrowth.errors import InputError
 from normgrowth.lint.finding import Finding
 from normgrowth.network.measured import ModelInfo, each_batch, from_sidecar, measure_each, source_of

@@ -18,7 +18,7 @@ import torch
 from msgspec import convert
 from torch import Tensor, nn
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.checkpoints.series import Entry
 from normgrowth.errors import InputError
 from normgrowth.lint.judge import judge_samples
@@ -28,13 +28,13 @@ from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.saturation.saturation import LevelOptions, Saturation
 from normgrowth.network.saturation.state_comparison import measure
-from normgrowth.record_schema import conformed
 from normgrowth.records import Records, concatenated
 from normgrowth.results import Provenance
-from normgrowth.schema import parse_json
+from normgrowth.serialization.json_types import parse_json
+from normgrowth.serialization.record_schema import conformed
 from normgrowth.stored_result import read_parquet, write_parquet
+from normgrowth.trace.output.store import KEY, Store
 from normgrowth.trace.request import Tracing
-from normgrowth.trace.store import KEY, Store
 from normgrowth.trace.stream import Reader
 from normgrowth.workspace import Workspace
 

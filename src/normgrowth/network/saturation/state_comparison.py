@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.limit.findings import Finding, messages
-from normgrowth.limit.parameters import fixed_within
-from normgrowth.limit.parameters.fixed import note
+from normgrowth.limit.growing_parameters import fixed_within
+from normgrowth.limit.growing_parameters.fixed import note
+from normgrowth.limit.limit_findings import PassFinding, messages
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.hidden_states import (
     Network,
@@ -169,7 +169,7 @@ class _Passes:
         counts: list[Floats] = []
         limit, doubtful = saturated(whole, fixed=self.fixed), False
         hard = saturated(whole, attention_only=True)
-        findings: dict[Finding, None] = {}
+        findings: dict[PassFinding, None] = {}
         with evaluating(whole, training=self.training, seed=self.seed):
             for batch in batches:
                 with out_of_memory_hint(whole, batch.size):

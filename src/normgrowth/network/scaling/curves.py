@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.limit.parameters import fixed_within, growing_parameters
-from normgrowth.limit.parameters.fixed import note
+from normgrowth.limit.growing_parameters import fixed_within, growing_parameters
+from normgrowth.limit.growing_parameters.fixed import note
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.hidden_states import (
     Network,
@@ -23,7 +23,7 @@ from normgrowth.network.hidden_states import (
     out_of_memory_hint,
     running,
 )
-from normgrowth.network.inputs.sentences import Texts, default_inputs
+from normgrowth.network.inputs.default_inputs import Texts, default_inputs
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
 from normgrowth.network.models.load import LoadedModel, as_loaded, load_model
 from normgrowth.network.overflow import OverflowAsNan

@@ -4,13 +4,15 @@ from normgrowth.paper.claim import Claim
 from normgrowth.paper.claims import (
     decay_and_schedule,
     homogeneity,
+    published_levels,
+    saturated_models,
     saturation_curves,
     t5_growth,
     trained_models,
 )
 
-CLAIMS: dict[str, type[Claim]] = {
-    claim.id: claim
-    for module in (t5_growth, trained_models, homogeneity, saturation_curves, decay_and_schedule)
-    for claim in module.CLAIMS
-}
+MODULES = (
+    *(t5_growth, trained_models, saturated_models, homogeneity),
+    *(saturation_curves, published_levels, decay_and_schedule),
+)
+CLAIMS: dict[str, type[Claim]] = {claim.id: claim for module in MODULES for claim in module.CLAIMS}

@@ -10,13 +10,13 @@ from typing import Self
 
 import numpy as np
 
-from normgrowth.dynamics.direction import direction
+from normgrowth.dynamics.observed.direction import direction
 from normgrowth.fit import fit
 from normgrowth.fit.result import Fits
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, not_shown, number
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.t5_stacks import Stack
-from normgrowth.paper.t5_series import FIGURE_1, FIGURE_5
+from normgrowth.paper.t5_series import FIGURE_1, FIGURE_5, T5Series
 
 ROUNDS_TO_ONE = 0.995  # smallest r² that is printed as 1.00
 PREFERRED = 2.0  # ΔAICc above which one law is preferred to another
@@ -128,15 +128,10 @@ class NormLayers(Claim):
     def measure(cls, evidence: Evidence) -> Self:
         from scipy.stats import spearmanr
 
-        layers = evidence.t5.encoder_norms()
-        factors, slopes, r2 = [], [], []
-        for own in layers.values():
-            law = fit(own["step"], own["norm"], laws=["sqrt"], bootstrap=0)["sqrt"]
-            factors.append(own["norm"][-1] / own["norm"][0])
-            slopes.append(law.params["a"])
-            r2.append(law.r2)
-        rank, p_value = map(float, spearmanr(list(layers), slopes))
-        return cls(min(factors), min(r2), rank, p_value)
+        factors = [own["norm"][-1] / own["norm"][0] for own in evidence.t5.encoder_norms().values()]
+        laws = layer_slopes(evidence.t5)
+        rank, p_value = map(float, spearmanr(list(laws), [slope for slope, _ in laws.values()]))
+        return cls(min(factors), min(r2 for _, r2 in laws.values()), rank, p_value)
 
     def judge(self) -> Ruling:
         factor, r2, rank = self.least_factor, self.least_r2, self.rank_correlation
@@ -149,6 +144,15 @@ class NormLayers(Claim):
             f"correlation of {rank:.2f} (p = {self.p_value:.2g})"
         )
         return holds(f"{told}.") if r2 >= 0.99 and rank > 0 and self.p_value < 0.05 else in_part(f"{told}.")
+
+
+def layer_slopes(series: T5Series) -> dict[int, tuple[float, float]]:
+    """The slope a and r² of a√t + b for each encoder layer."""
+    found = {}
+    for layer, own in series.encoder_norms().items():
+        law = fit(own["step"], own["norm"], laws=["sqrt"], bootstrap=0)["sqrt"]
+        found[layer] = law.params["a"], law.r2
+    return found
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ class DirectionConverges(Claim):
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
-        """Fit t^−q to the squared angles per step: see `normgrowth.dynamics.direction`."""
+        """Fit t^−q to the squared angles per step: see `normgrowth.dynamics.observed.direction`."""
         found = direction(evidence.t5.records)
         return cls(found.q, found.low, found.high, float(np.degrees(found.total[-1])))
 
@@ -225,7 +229,7 @@ class DirectionConverges(Claim):
 
 
 @dataclass(frozen=True)
-class Alignment(Claim):
+class FallingAlignment(Claim):
     """Holds if, on the total and on the encoder, the alignment falls to 0.1 or less and ‖δ‖² contributes at least 90 %
     of the growth of ‖θ‖²; in part if only the first is true.
     """
@@ -317,4 +321,12 @@ class StepSize(Claim):
         return in_part(f"{told}; the paper says less than 20; {drop}.")
 
 
-CLAIMS = (NormSqrt, NormIntercept, NormLayers, DirectionConsecutive, DirectionConverges, Alignment, StepSize)
+CLAIMS = (
+    NormSqrt,
+    NormIntercept,
+    NormLayers,
+    DirectionConsecutive,
+    DirectionConverges,
+    FallingAlignment,
+    StepSize,
+)

@@ -1,4 +1,4 @@
-"""The numbers that the authors published in the paper and with their code; `load` returns them as results.
+"""The numbers that the authors published in the paper and with their code; `load_published` returns them as results.
 
 A published result has the type of a measured one, so that it is drawn, fitted and compared in the same way.
 """
@@ -19,7 +19,7 @@ RESULTS = {
 }
 
 
-def load(name: str) -> Result:
+def load_published(name: str) -> Result:
     """A published result: "t5", "t5-encoder" and "t5-decoder" are Traces (Figure 1), "saturation" is a Saturation
     (Figure 2), "heads" Heads (Figure 3), "scaling" a Scaling (Figure 4).
     """

@@ -3,7 +3,7 @@
 from typing import Any
 
 from normgrowth.errors import InputError
-from normgrowth.paper.published import load
+from normgrowth.paper.published import load_published
 from normgrowth.paper.published.figure1 import SCHEDULE
 from normgrowth.paper.published.tables import published
 from normgrowth.results import Result
@@ -31,8 +31,8 @@ def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
     return source, {f"layer {number}": (rows["step"], rows[quantity]) for number, rows in layers.items()}
 
 
-def trace(name: str) -> tuple[Result, str]:
+def load_trace(name: str) -> tuple[Result, str]:
     """A published trace of T5, and its schedule."""
     if not is_trace(name):
         raise InputError(f"published:{name} is not a trace; known: {', '.join(TRACES)}")
-    return load(name), SCHEDULE
+    return load_published(name), SCHEDULE

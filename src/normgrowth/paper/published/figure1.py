@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.moments.moments import PREVIOUS
 from normgrowth.paper.published.t5_stacks import Stack, t5_sums
 from normgrowth.paper.published.tables import PAPER, Column, published
-from normgrowth.record_schema import COMPARISONS
 from normgrowth.records import Block, Records
+from normgrowth.serialization.record_schema import COMPARISONS
 from normgrowth.trace.result import Trace
 
 SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # its learning rates

@@ -1,8 +1,9 @@
 """The stage `language_models`: training of language models, and the records of each model (sections 3, 4.1 and 4.3).
 
-Each model has three runs of records: NAME has its evaluations and the records of the tracker, "NAME, checkpoints" the
-trace of its checkpoints, "NAME, heads" its heads at every checkpoint. At the last step NAME also has
-`perplexity_authors`, the perplexity of the authors' code: the mean over sentences of 2 to the loss in nats.
+Each model has four runs of records: NAME has its evaluations and the records of the tracker, "NAME, checkpoints" the
+trace of its checkpoints, "NAME, heads" its heads at every checkpoint, "NAME, behavior" the predictions of its last
+checkpoint, soft and saturated. At the last step NAME also has `perplexity_authors`, the perplexity of the authors'
+code: the mean over sentences of 2 to the loss in nats.
 `paper.evidence` reads them.
 """
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from normgrowth import engine
-from normgrowth.checkpoints.selection import Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken
@@ -26,6 +27,7 @@ from normgrowth.lab.run import Run
 from normgrowth.lab.settings import Optimizers, TrainSettings, preset
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
+from normgrowth.network.behavior.behavior import behavior
 from normgrowth.network.heads.heads import Heads, heads
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
@@ -34,7 +36,7 @@ from normgrowth.network.models.load import load_model
 from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields, ModelSettings
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.records import Block, Records
-from normgrowth.schema import converted
+from normgrowth.serialization.json_types import converted
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace import trace
 
@@ -164,6 +166,8 @@ def measured(
             run=f"{name}, heads",
         )
         parts.append(found.records)
+    tell(f"{name}: predictions of {checkpoints[-1].name}")
+    parts.append(behavior(checkpoints[-1], lines, run=f"{name}, behavior").records)
     fields = {
         "command": "lab",
         "settings": asdict(run.settings),
@@ -277,8 +281,8 @@ def _only(records: Records, quantities: Sequence[str]) -> Records:
 
 LANGUAGE_MODELS = Stage(
     name="language_models",
-    title="language models, their growth, saturation and heads",
-    version=3,
+    title="language models, their growth, saturation, heads and predictions",
+    version=4,
     settings={
         "demo": LanguageModels(corpora=("pydoc",), small=True, min_count=3),
         "paper": LanguageModels(corpora=("wikitext-2", "penn"), small=False),

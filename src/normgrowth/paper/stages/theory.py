@@ -164,7 +164,7 @@ def limit(make: Callable[[], nn.Module], c: float = 1e4) -> dict[str, float]:
     }
 
 
-class Scores(nn.Module):
+class TiedSoftmax(nn.Module):
     """softmax(θ₁θ₃, θ₂θ₃): at θ′ = (1, 1, 1) the scores tie."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Scores(nn.Module):
 
 def tie(t: float = 1e6) -> dict[str, float]:
     """θ_t = tθ′ + √t·u grows uniformly, and its network does not become the saturated one of θ′."""
-    model = Scores()
+    model = TiedSoftmax()
     theta = t * torch.ones(3, dtype=torch.float64) + math.sqrt(t) * torch.tensor([1.0, 0.0, 0.0])
     moved = functional_call(model, {"theta": theta}, ())
     return {"saturated": float(saturated(model)().max()), "moved": float(moved.detach().max())}

@@ -266,7 +266,7 @@ class Layers:
         else:
             self.numbers = list(range(len(grid.names)))
             self.depth = {name: i for i, name in enumerate(grid.names)}
-        # The palest yellow is left out, since it is invisible on paper. Published data are gray in all figures.
+        # The palest yellow is left out, since it is invisible on paper. Published data are gray next to measured data.
         colors, ends = ("Greys", (0.35, 0.9)) if published else ("viridis", (0.9, 0.0))
         self._shades = matplotlib.colormaps[colors](np.linspace(*ends, max(len(self.numbers), 2)))
 

@@ -195,7 +195,7 @@ def _over_steps(
         return None
     others = list(map(Grids, overlay))
     scale = Scale.of(grids, others)
-    layers = Layers(grids.of("layer", quantities[0]), published=trace.published)
+    layers = Layers(grids.of("layer", quantities[0]), published=trace.published and bool(others))
     own, theirs_color = (GRAY, BLUE) if trace.published and others else (INK, GRAY)
     columns = 1 + len(layers.stacks)
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))

@@ -13,7 +13,7 @@ from normgrowth.lab.run import Run
 from normgrowth.measurements import is_named, named_result
 from normgrowth.paper.reproduction import Reproduction
 from normgrowth.records import Records
-from normgrowth.report.page.content import Entry
+from normgrowth.report.page.content import PageEntry
 from normgrowth.results import Result, load_all
 from normgrowth.stored_result import has_records
 from normgrowth.trace.result import Trace
@@ -23,7 +23,7 @@ TRACKER = "tracker"  # subfolder of a training run
 Given = Result | Path | str
 
 
-def collect(given: Sequence[Given]) -> list[Entry]:
+def collect(given: Sequence[Given]) -> list[PageEntry]:
     found: dict[str, Result] = {}
     for one in given:
         if isinstance(one, Result):
@@ -33,7 +33,7 @@ def collect(given: Sequence[Given]) -> list[Entry]:
         else:
             for path, result in _in_folder(Path(one)):
                 found[_label(path, found)] = result
-    return [Entry(label, result) for label, result in found.items()]
+    return [PageEntry(label, result) for label, result in found.items()]
 
 
 def _in_folder(folder: Path) -> Iterator[tuple[Path, Result]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from normgrowth.checkpoints.selection import parameters_text
+from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.errors import InputError
 from normgrowth.fit import fit
 from normgrowth.fit.result import SeriesFit
@@ -22,7 +22,7 @@ Measured = Trace | Run | Saturation  # results with values over training steps
 
 
 @dataclass(frozen=True)
-class Entry(Generic[R]):
+class PageEntry(Generic[R]):
     """A result on a page, with a unique label."""
 
     label: str
@@ -64,18 +64,20 @@ class ShownRun:
 class Content:
     """Everything that a page shows. pictures: the figures of a reproduction."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[PageEntry]
     runs: Sequence[ShownRun] = ()
     pictures: Sequence[Picture] = ()
 
-    def of(self, kind: type[R]) -> list[Entry[R]]:
+    def of(self, kind: type[R]) -> list[PageEntry[R]]:
         return [entry for entry in self.entries if isinstance(entry.result, kind)]
 
     def results(self, kind: type[R]) -> list[R]:
         return [entry.result for entry in self.of(kind)]
 
 
-def content_of(entries: Sequence[Entry], *, fitted: bool = True, pictures: Sequence[Picture] = ()) -> Content:
+def content_of(
+    entries: Sequence[PageEntry], *, fitted: bool = True, pictures: Sequence[Picture] = ()
+) -> Content:
     """The results with their runs. fitted: fit growth laws to each run."""
     runs: list[ShownRun] = []
     for entry in entries:

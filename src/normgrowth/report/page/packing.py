@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normgrowth.report.page.pieces import Axis, Chart, Curve, Floats, Map, Mark, Provenance
+from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Floats, Map, Mark, Provenance
 from normgrowth.text import visible
 
 MOST_POINTS = 500  # per curve: about the width of a screen
@@ -39,8 +39,8 @@ class PackedCurve:
 
 @dataclass(frozen=True)
 class PackedChart:
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     curves: list[PackedCurve]
     marks: Sequence[Mark]
     kind: str = "chart"
@@ -50,8 +50,8 @@ class PackedChart:
 class PackedMap:
     """A map whose numbers are in the arrays of the page. values: index into the list of arrays."""
 
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     curves: list[PackedCurve]
     values: int
     texts: list[list[str]]
@@ -114,16 +114,16 @@ def _map(piece: Map, arrays: Arrays) -> PackedMap:
     return PackedMap(_axis(piece.x), _axis(piece.y), curves, values, texts, piece.full, piece.kinds)
 
 
-def _axis(axis: Axis) -> Axis:
+def _axis(axis: ChartAxis) -> ChartAxis:
     return replace(axis, label=visible(axis.label), ticks=tuple(map(visible, axis.ticks)))
 
 
-def _curves(curves: Sequence[Curve], arrays: Arrays, points: int) -> list[PackedCurve]:
+def _curves(curves: Sequence[ChartCurve], arrays: Arrays, points: int) -> list[PackedCurve]:
     most = int(np.clip(points // max(len(curves), 1), FEWEST_POINTS, MOST_POINTS))
     return [_curve(curve, arrays, most, spikes=len(curves) <= FEW_CURVES) for curve in curves]
 
 
-def _curve(curve: Curve, arrays: Arrays, most: int, *, spikes: bool) -> PackedCurve:
+def _curve(curve: ChartCurve, arrays: Arrays, most: int, *, spikes: bool) -> PackedCurve:
     x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
     kept = thinned(x, most, y if spikes else None)
     return PackedCurve(

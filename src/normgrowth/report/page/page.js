@@ -38,8 +38,14 @@
     return `rgb(${mixed.join(",")})`;
   }
 
+  // Published curves are gray where the page also has measured ones.
+  const mixed = Object.values(data.charts).some((chart) => chart.curves?.some((one) => one.provenance === "measured"));
+
   function color(curve) {
-    if (curve.provenance === "published") return style("--published");
+    if (curve.provenance === "published" && mixed) {
+      if (curve.shade === null) return style("--published");
+      return between(dark() ? [[95, 95, 95], [235, 235, 235]] : [[190, 190, 190], [40, 40, 40]], curve.shade);
+    }
     if (curve.shade !== null) return between(VIRIDIS, dark() ? 0.3 + 0.7 * curve.shade : 0.85 * (1 - curve.shade));
     const hues = HUES[dark() ? "dark" : "light"];
     return hues[curve.color % hues.length];

@@ -13,7 +13,7 @@ Provenance = Literal["measured", "published", "derived"]
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     label: str
     steps: bool = False  # the axis shows training steps: the reader can switch to √t
     log: bool = False  # logarithmic initially; the reader can switch
@@ -21,7 +21,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Curve:
+class ChartCurve:
     """A curve of a chart. color: the index of its run. shade: of its layer, from 0 for the first to 1 for the last."""
 
     label: str
@@ -52,9 +52,9 @@ class Chart:
     id: str
     title: str
     alt: str
-    x: Axis
-    y: Axis
-    curves: Sequence[Curve]
+    x: ChartAxis
+    y: ChartAxis
+    curves: Sequence[ChartCurve]
     marks: Sequence[Mark] = ()
 
 
@@ -69,13 +69,13 @@ class Map:
     id: str
     title: str
     alt: str
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     values: Any
     texts: Sequence[Sequence[str]]
     full: float = 1.0
     kinds: Sequence[str] = ()
-    over: Sequence[Curve] = ()
+    over: Sequence[ChartCurve] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Section:
     notes: Sequence[str] = field(default=())
 
 
-STEPS = Axis("training step", steps=True)
+STEPS = ChartAxis("training step", steps=True)
 
 
 def few(said: Sequence[str], most: int = 3) -> str:

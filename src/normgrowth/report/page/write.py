@@ -8,12 +8,12 @@ from typing import Any
 from normgrowth.errors import InputError
 from normgrowth.measurements import is_named
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.report.dispatch import view
 from normgrowth.report.page.collect import Given, collect
 from normgrowth.report.page.content import Content, content_of
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.page_file import Page
 from normgrowth.report.page.pieces import Section
+from normgrowth.report.renderers import view
 from normgrowth.results import Provenance, Result, to_plain
 from normgrowth.workspace import refuse_other_origin
 

@@ -4,9 +4,9 @@ from math import isfinite
 
 import numpy as np
 
-from normgrowth.dynamics.direction import Direction
+from normgrowth.dynamics.observed.direction import Direction
+from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.result import Dynamics, ModelFit
-from normgrowth.dynamics.uniformity import Uniformity
 from normgrowth.report.sentences.trace import growth_terms
 
 

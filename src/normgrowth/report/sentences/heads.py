@@ -50,6 +50,12 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
             f"In the saturated network {one} of {total} heads always attend to exactly one position{rest}. "
             f"A query sees {few(heads.model.get('visible', nan))} positions on average."
         )
+    away, seen = (heads.model.get(name, nan) for name in ("attended_distance", "visible_distance"))
+    if isfinite(away) and isfinite(seen):
+        found.append(
+            f"Attended positions of the saturated network are {few(away)} tokens away from the query on average, "
+            f"visible positions {few(seen)}."
+        )
     scale = heads.model.get("hard_scale", nan)
     if isfinite(scale):
         found.append(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from normgrowth.checkpoints.parameter_list import Kind, Parameter, Parameters
+from normgrowth.checkpoints.parameters.parameter_list import Kind, Parameter, Parameters
 
 NOT_PARAMETERS: dict[Kind, str] = {
     "optimizer": "tensors of optimizer or training state",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import isfinite
 
-from normgrowth.checkpoints.selection import parameters_text
+from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, percent, signed, small, times

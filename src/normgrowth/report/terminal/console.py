@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.checkpoints.selection import CountedParameters, Selection, parameters_text
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection, parameters_text
 from normgrowth.results import Result
 from normgrowth.text import visible
 

@@ -45,6 +45,7 @@ def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
         column("on the\nfirst", "first_share", percent, 4),
         column("on the\nprevious", "previous_share", percent, 5),
         column("distance", "distance", few, 7),
+        column("distance,\nsaturated", "attended_distance", few, 5),
         column("largest\nlogit", "largest_logit", few, 8),
         column("gap", "gap", few, 8),
         column("hard at\nscores ×", "hard_scale", factor, 5),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.checkpoints.parameter_list import Parameter, Parameters
+from normgrowth.checkpoints.parameters.parameter_list import Parameter, Parameters
 from normgrowth.report.sentences.parameters import role, sentences
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table

@@ -46,6 +46,7 @@ def _one_checkpoint(grids: Grids) -> list[Cells]:
         _column(grids, "norm", "norm", number, step),
         _column(grids, "rms", "rms", _rough, step),
         _column(grids, "largest", "largest", _rough, step),
+        *_lora(grids, step),
     ]
 
 
@@ -71,7 +72,14 @@ def _growth(grids: Grids) -> list[Cells]:
         _column(grids, "cosine\nto first", "cosine", cosine, last, rank=3, reference="first"),
         _column(grids, "alignment", "alignment", small, last, rank=2),
         *_budget(grids, last),
+        *_lora(grids, last),
     ]
+
+
+def _lora(grids: Grids, step: int) -> list[Cells]:
+    """‖BA‖·scale of the adapters, of a model that has some."""
+    known = len(grids.model("lora_update_norm")[0])
+    return [_column(grids, "LoRA\nupdate", "lora_update_norm", _rough, step, rank=1)] if known else []
 
 
 def _budget(grids: Grids, last: int) -> list[Cells]:

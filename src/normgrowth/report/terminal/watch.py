@@ -68,6 +68,7 @@ def watch_table(trace: Trace, console: "Console") -> Any:
         column("at equi-\nlibrium", "equilibrium_angle", 6),
         Cells("alignment", [small(grids.value(*thing, "alignment", last)) for thing in things], 5),
         column("gradient", "gradient_norm", 4),
+        column("LoRA\nupdate", "lora_update_norm", 2),
     ]
     title = f"{grids.run}: step {last:,}, {len(grids.steps):,} measured"
     notes = (*trace.notes[-3:], *trace.problems[-3:])

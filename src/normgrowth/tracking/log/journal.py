@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from normgrowth.schema import parse_json
+from normgrowth.serialization.json_types import parse_json
 from normgrowth.stored_result import JOURNAL
 from normgrowth.tracking.log.step_file import ADVICE, StepFile, checked_layout
 from normgrowth.tracking.log.step_records import OF_MODEL, RULES, StepLayout

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.checksums import seal_json, unseal_json
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records, concatenated
+from normgrowth.serialization.checksums import seal_json, unseal_json
 from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult, read_parquet
 from normgrowth.tracking.log.journal import JOURNAL, read_journal
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checksums import seal_json
 from normgrowth.errors import SchemaError
-from normgrowth.schema import parse_json
+from normgrowth.serialization.checksums import seal_json
+from normgrowth.serialization.json_types import parse_json
 from normgrowth.tracking.log.step_records import StepLayout
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ ADVICE = "remove the file to continue without it"
 
 
 @dataclass(frozen=True)
-class Header:
+class LogHeader:
     """The content of the schema message. made_by: the fields of the result, as in records.json."""
 
     layout: StepLayout
@@ -65,8 +65,13 @@ class StepEncoder:
         import pyarrow as pa
 
         values = layout.shape[0] * layout.shape[1]
-        zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(values)), values)
-        batch = pa.record_batch([pa.array([0]), zeros, pa.array([0])], schema=_schema(values))
+        # From buffers: pa.array imports pandas where it is installed, 40 MB in the training process.
+        zero, zeros = (pa.py_buffer(bytes(8 * size)) for size in (1, values))
+        sums = pa.FixedSizeListArray.from_arrays(
+            pa.Array.from_buffers(pa.float64(), values, [None, zeros]), values
+        )
+        number = pa.Array.from_buffers(pa.int64(), 1, [None, zero])
+        batch = pa.record_batch([number, sums, number], schema=_schema(values))
         message = batch.serialize().to_pybytes()
         self._prefix = message[: -_tail(values)]
         said = {"layout": asdict(layout), "made_by": fields, "from_step": from_step}
@@ -152,7 +157,7 @@ def checked_layout(layout: StepLayout, path: Path) -> StepLayout:
     return layout
 
 
-def _read_header(path: Path, content: bytes) -> Header:
+def _read_header(path: Path, content: bytes) -> LogHeader:
     import pyarrow as pa
 
     try:
@@ -160,7 +165,7 @@ def _read_header(path: Path, content: bytes) -> Header:
     except (pa.ArrowException, OSError, ValueError) as error:
         said = f"not readable as an Arrow stream: {str(error).splitlines()[0]}"
         raise SchemaError(path, "", said, ADVICE) from error
-    said = parse_json((schema.metadata or {}).get(KEY, b""), Header, path, advice=ADVICE)
+    said = parse_json((schema.metadata or {}).get(KEY, b""), LogHeader, path, advice=ADVICE)
     layout = checked_layout(said.layout, path)
     if not schema.equals(_schema(layout.shape[0] * layout.shape[1])):
         raise SchemaError(path, "schema", "its columns do not match its layout", ADVICE)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checkpoints.adapters import Adapter
-from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.checkpoints.parameters.adapters import Adapter
+from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block

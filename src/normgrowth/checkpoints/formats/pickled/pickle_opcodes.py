@@ -16,12 +16,12 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import (
 )
 
 if TYPE_CHECKING:
-    from normgrowth.checkpoints.formats.pickled.pickles import Machine
+    from normgrowth.checkpoints.formats.pickled.pickles import PickleMachine
 
 LONGEST_VALUE = 1 << 16  # maximum bytes of a copied text or byte string; longer ones are not needed
 
 
-def _pop(machine: "Machine", _: int, at: int) -> int:
+def _pop(machine: "PickleMachine", _: int, at: int) -> int:
     if machine.marks and machine.marks[-1] >= len(machine.stack):
         machine.marks.pop()
     else:
@@ -29,17 +29,17 @@ def _pop(machine: "Machine", _: int, at: int) -> int:
     return at
 
 
-def _pop_mark(machine: "Machine", _: int, at: int) -> int:
+def _pop_mark(machine: "PickleMachine", _: int, at: int) -> int:
     machine.pop_to_mark()
     return at
 
 
-def _duplicate(machine: "Machine", _: int, at: int) -> int:
+def _duplicate(machine: "PickleMachine", _: int, at: int) -> int:
     machine.stack.append(machine.stack[-1])
     return at
 
 
-def _text_number(machine: "Machine", code: int, at: int) -> int:
+def _text_number(machine: "PickleMachine", code: int, at: int) -> int:
     text, at = machine.line(at)
     try:
         if code == 0x46:  # FLOAT
@@ -54,7 +54,7 @@ def _text_number(machine: "Machine", code: int, at: int) -> int:
     return at
 
 
-def _text(machine: "Machine", code: int, at: int) -> int:
+def _text(machine: "PickleMachine", code: int, at: int) -> int:
     text, at = machine.line(at)
     if len(text) > LONGEST_VALUE:
         machine.stack.append(SKIPPED)
@@ -68,7 +68,7 @@ def _text(machine: "Machine", code: int, at: int) -> int:
     return at
 
 
-def _bytes(machine: "Machine", code: int, at: int) -> int:
+def _bytes(machine: "PickleMachine", code: int, at: int) -> int:
     width = {0x54: 4, 0x55: 1, 0x42: 4, 0x43: 1, 0x8E: 8, 0x96: 8}[code]
     if machine.stop - at < width:
         raise MalformedPickle("it ends too early")
@@ -84,7 +84,7 @@ def _bytes(machine: "Machine", code: int, at: int) -> int:
     return at + size
 
 
-def _number_from_memo(machine: "Machine", code: int, at: int) -> int:
+def _number_from_memo(machine: "PickleMachine", code: int, at: int) -> int:
     text, at = machine.line(at)
     if not (text.isdigit() and len(text) < 19):
         raise MalformedPickle("it refers to an object by an invalid number")
@@ -95,7 +95,7 @@ def _number_from_memo(machine: "Machine", code: int, at: int) -> int:
     return at
 
 
-def _collection(machine: "Machine", code: int, at: int) -> int:
+def _collection(machine: "PickleMachine", code: int, at: int) -> int:
     if code == 0x8F:  # EMPTY_SET
         machine.stack.append(RecordedCall("builtins.set", ([],)))
         return at
@@ -116,7 +116,7 @@ def _collection(machine: "Machine", code: int, at: int) -> int:
     return at
 
 
-def _instance(machine: "Machine", code: int, at: int) -> int:
+def _instance(machine: "PickleMachine", code: int, at: int) -> int:
     if code == 0x92:  # NEWOBJ_EX
         machine.stack.pop()  # keyword arguments
         args, function = machine.stack.pop(), machine.stack.pop()
@@ -130,7 +130,7 @@ def _instance(machine: "Machine", code: int, at: int) -> int:
     return at
 
 
-RARE: "dict[int, Callable[[Machine, int, int], int]]" = {
+RARE: "dict[int, Callable[[PickleMachine, int, int], int]]" = {
     0x30: _pop,
     0x31: _pop_mark,
     0x32: _duplicate,

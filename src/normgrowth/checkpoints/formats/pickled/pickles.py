@@ -61,7 +61,7 @@ class Pickled:
 def unpickle(data: bytes, where: str, allowed: Set[str], storages: bool = False) -> Any:
     """The value of a pickle, with a `RecordedCall` wherever it would have called one of `allowed`."""
     try:
-        return Machine(data, 0, len(data), allowed, storages).run().value
+        return PickleMachine(data, 0, len(data), allowed, storages).run().value
     except _Refused as refused:
         raise InputError(
             f"{where}: refused: it refers to {refused}, which checkpoints do not need; no code was run"
@@ -72,10 +72,10 @@ def unpickle(data: bytes, where: str, allowed: Set[str], storages: bool = False)
 
 def read_pickle(data: "bytes | mmap.mmap", start: int = 0, stop: int | None = None) -> Pickled:
     """The content of any pickle, with `Entries` for dictionaries and a `RecordedCall` for every call."""
-    return Machine(data, start, len(data) if stop is None else stop, None, True).run()
+    return PickleMachine(data, start, len(data) if stop is None else stop, None, True).run()
 
 
-class Machine:
+class PickleMachine:
     """Runs one pickle; strict if it has a list of allowed names."""
 
     def __init__(

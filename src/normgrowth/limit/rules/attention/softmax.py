@@ -68,7 +68,10 @@ def log_softmax(operation: Operation, x: Series, dim: int, *_: Any) -> Series:
         found = distribution(operation, x, dim)
         value = torch.zeros_like(x.top.value) if level is None else level
         return found.map(lambda _: torch.log_softmax(value, dim))
-    shares = distribution(operation, x, dim).top.value
+    found = distribution(operation, x, dim)
+    if found.doubt:  # which entry is the largest determines the logarithms of all
+        operation.context.doubtful += operation.context.ties[-1].undecided
+    shares = found.top.value
     winner = shares.argmax(dim, keepdim=True)
     largest = x.map(lambda value: value.gather(dim, winner))
     return add(add(x, largest, -1), Series((Term(ZERO, shares.amax(dim, keepdim=True).log(), 0),)))

@@ -24,6 +24,7 @@ from normgrowth.limit.power_series import (
     product,
 )
 from normgrowth.limit.rules.arithmetic import add, series, shortened
+from normgrowth.limit.rules.comparisons import comparison
 from normgrowth.limit.rules.data_movement import choose
 from normgrowth.limit.rules.elementwise.powers import count_cancelled, expanded
 from normgrowth.limit.rules.reductions.lengths import modulus
@@ -210,7 +211,7 @@ def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
 def shrunk(operation: Operation, x: Series, bound: float = 0.5) -> Series:
     """hardshrink and softshrink: 0 within the bound; outside it x, which softshrink moves towards 0 by the bound."""
     sign = x.sign()
-    outside = add(times(x, sign), series(bound, x), -1).sign() > 0
+    outside = comparison(Operation(aten.gt.Scalar, operation.context), times(x, sign), bound)
     if operation.name == "softshrink":
         x = add(x, constant(sign * bound), -1)
     return choose(outside, x, series(0.0, x))

@@ -7,7 +7,7 @@ import numpy as np
 from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
 from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Axis, Chart, Curve, Section, Table, column, words
+from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section, Table, column, words
 from normgrowth.report.sentences.behavior import by_run, sentences, title
 
 
@@ -22,10 +22,10 @@ def sections(content: Content) -> list[Section]:
             finite = [one for one in networks if one.network in ("soft", "scaled")]
             scales = np.array([1.0 if one.c is None else one.c for one in finite])
             agreement = np.array([one.agreement.value for one in finite])
-            curves.append(Curve(run, scales, agreement, run, i % 6, dash=i // 6))
+            curves.append(ChartCurve(run, scales, agreement, run, i % 6, dash=i // 6))
         shown = "Predictions that stay the same as the weights grow"
         alt = f"{shown}, {len(curves)} models."
-        x, y = Axis("scale c of the weights", log=True), Axis("share of the tokens")
+        x, y = ChartAxis("scale c of the weights", log=True), ChartAxis("share of the tokens")
         items.append(Chart(f"agreement-{place}", shown, alt, x, y, curves))
         items += [_table(run, networks) for run, networks in runs.items()]
     return [Section("behavior", "What saturated language models predict", said, items)] if items else []

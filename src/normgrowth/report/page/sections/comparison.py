@@ -9,7 +9,7 @@ from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import TITLES, DifferenceGrid, difference_grid
 from normgrowth.report.numbers import number, times
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Axis, Column, Map, Section, Table, column, words
+from normgrowth.report.page.pieces import ChartAxis, Column, Map, Section, Table, column, words
 from normgrowth.report.sentences.comparison import sentences, verdict
 from normgrowth.report.terminal.comparison import COLUMNS
 from normgrowth.text import visible
@@ -63,8 +63,8 @@ def _heat_map(result: Comparison, grid: DifferenceGrid, place: int) -> Map:
     alt = "Red cells differ by more than rounding explains, blue ones by less. " + " ".join(
         verdict(result)[:1]
     )
-    steps = Axis("training step", ticks=tuple(f"{step:,}" for step in grid.steps))
-    return Map(f"parting-{place}", title, alt, steps, Axis("", ticks=tuple(names)), values, texts, FULL)
+    steps = ChartAxis("training step", ticks=tuple(f"{step:,}" for step in grid.steps))
+    return Map(f"parting-{place}", title, alt, steps, ChartAxis("", ticks=tuple(names)), values, texts, FULL)
 
 
 def _table(result: Comparison) -> Table:

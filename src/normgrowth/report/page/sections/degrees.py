@@ -1,7 +1,7 @@
 """The degree of every part of a model, as a table."""
 
 from normgrowth.limit.degrees import Degrees
-from normgrowth.report.page.content import Content, Entry
+from normgrowth.report.page.content import Content, PageEntry
 from normgrowth.report.page.pieces import Section, Table, words
 from normgrowth.report.sentences.degrees import alike, counts
 from normgrowth.text import by_run, visible
@@ -21,7 +21,7 @@ def summary(content: Content) -> list[str]:
     return [f"{visible(entry.label)}: {counts(entry.result)}" for entry in content.of(Degrees)]
 
 
-def _table(entry: Entry[Degrees]) -> Table:
+def _table(entry: PageEntry[Degrees]) -> Table:
     rows = alike(entry.result.modules)
     return Table(
         f"Degrees of {entry.label}: {entry.result.model}",

@@ -2,8 +2,8 @@
 
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.figures.dynamics import FAR
-from normgrowth.report.page.content import Content, Entry
-from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, few
+from normgrowth.report.page.content import Content, PageEntry
+from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Section, few
 from normgrowth.report.sentences import dynamics as sentences
 from normgrowth.text import visible
 
@@ -38,13 +38,13 @@ def _sentences(d: Dynamics) -> list[str]:
     ]
 
 
-def _chart(entry: Entry[Dynamics], place: int) -> Chart:
+def _chart(entry: PageEntry[Dynamics], place: int) -> Chart:
     d = entry.result
-    curves = [Curve("measured", d.steps, d.norms)]
+    curves = [ChartCurve("measured", d.steps, d.norms)]
     for i, fit in enumerate(one for one in (d.aligned, d.misaligned) if one is not None):
         near = fit.predicted[-1] <= FAR * max(d.norms)  # larger predictions would hide the measured growth
         look = {"color": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
-        curves.append(Curve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
+        curves.append(ChartCurve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
     title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"
     alt = few([visible(text) for text in sentences.findings(d)[-2:]])
-    return Chart(f"dynamics-{place}", title, alt, STEPS, Axis("norm ‖θ‖"), curves)
+    return Chart(f"dynamics-{place}", title, alt, STEPS, ChartAxis("norm ‖θ‖"), curves)

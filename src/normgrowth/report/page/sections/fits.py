@@ -2,8 +2,18 @@
 
 from normgrowth.fit.result import Fits, SeriesFit
 from normgrowth.report.numbers import number
-from normgrowth.report.page.content import Content, Entry
-from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, Table, column, few, words
+from normgrowth.report.page.content import Content, PageEntry
+from normgrowth.report.page.pieces import (
+    STEPS,
+    Chart,
+    ChartAxis,
+    ChartCurve,
+    Section,
+    Table,
+    column,
+    few,
+    words,
+)
 from normgrowth.report.page.run_tables import law_table
 from normgrowth.report.sentences.fits import estimate, r2, share, verdict
 from normgrowth.text import visible
@@ -31,7 +41,7 @@ def summary(content: Content) -> list[str]:
     return [f"{visible(entry.label)}: {text}" for entry in fits for text in verdict(entry.result.only)[:1]]
 
 
-def _chart(entry: Entry[Fits], place: int) -> Chart | None:
+def _chart(entry: PageEntry[Fits], place: int) -> Chart | None:
     fits, curves, said = entry.result, [], []
     several = len(fits.series) > 1
     for i, (name, one) in enumerate(fits.series.items()):
@@ -39,20 +49,20 @@ def _chart(entry: Entry[Fits], place: int) -> Chart | None:
             continue
         color, dash = i % COLORS, i // COLORS
         curves.append(
-            Curve(name or "measured", one.steps, one.measured, color=color, dash=dash, dots=not several)
+            ChartCurve(name or "measured", one.steps, one.measured, color=color, dash=dash, dots=not several)
         )
         if one.best_law:
             law = one.best
             label = f"{name}: {law.law}" if several else law.law
             color, fitted = (i + 1 - several) % COLORS, law.predict(one.steps)
             look = {"dash": 1, "shown": not several, "provenance": "derived"}
-            curves.append(Curve(label, one.steps, fitted, color=color, **look))
+            curves.append(ChartCurve(label, one.steps, fitted, color=color, **look))
             said.append(f"{visible(name or fits.quantity)}: {law.law} fits best.")
     if not curves:
         return None
     title = f"Growth laws of {entry.label}"
     alt = few(said) or f"{len(fits.series)} series, each with too few points to choose a law."
-    return Chart(f"fits-{place}", title, alt, STEPS, Axis(fits.quantity), curves)
+    return Chart(f"fits-{place}", title, alt, STEPS, ChartAxis(fits.quantity), curves)
 
 
 def _laws(label: str, fit: SeriesFit) -> Table:

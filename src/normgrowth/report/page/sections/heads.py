@@ -8,7 +8,7 @@ import numpy as np
 from normgrowth.network.heads.heads import Heads, HeadTable
 from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Axis, Map, Section, Table, column, words
+from normgrowth.report.page.pieces import ChartAxis, Map, Section, Table, column, words
 from normgrowth.report.sentences.heads import KINDS, model_sentences, tables
 from normgrowth.text import visible
 
@@ -51,7 +51,10 @@ def _atlas(heads: HeadTable, kinds: Sequence[str], which: str, place: int) -> Ma
         values[x, y] = KINDS.index(kind)
         texts[x][y] = f"{name}: {kind}"
     counts = ", ".join(f"{list(kinds).count(kind)} {kind}" for kind in KINDS if kind in kinds)
-    x, y = Axis("head", ticks=tuple(map(str, range(wide)))), Axis("layer", ticks=tuple(map(str, heads.depth)))
+    x, y = (
+        ChartAxis("head", ticks=tuple(map(str, range(wide)))),
+        ChartAxis("layer", ticks=tuple(map(str, heads.depth))),
+    )
     title = f"Heads of {heads.run}, {which}"
     slug = "atlas" if which == "soft" else "atlas-saturated"
     alt = f"Heads by kind: {counts}."
@@ -72,6 +75,7 @@ def _head_table(heads: HeadTable) -> Table:
         ("on the previous", "previous_share", percent),
         ("largest weight", "largest_share", percent),
         ("distance", "distance", lambda x: number(x, 3)),
+        ("distance, saturated", "attended_distance", lambda x: number(x, 3)),
     ):
         values = [float(value) for value in heads.of(quantity)]
         if any(map(isfinite, values)):

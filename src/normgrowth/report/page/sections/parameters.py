@@ -1,7 +1,7 @@
 """The table of tensors: layer, role, and whether each is counted."""
 
-from normgrowth.checkpoints.parameter_list import Parameters
-from normgrowth.report.page.content import Content, Entry
+from normgrowth.checkpoints.parameters.parameter_list import Parameters
+from normgrowth.report.page.content import Content, PageEntry
 from normgrowth.report.page.pieces import Section, Table, column, words
 from normgrowth.report.sentences.parameters import role, sentences
 from normgrowth.text import visible
@@ -21,7 +21,7 @@ def sections(content: Content) -> list[Section]:
     )
 
 
-def _table(entry: Entry[Parameters]) -> Table:
+def _table(entry: PageEntry[Parameters]) -> Table:
     listed = entry.result.parameters
     return Table(
         f"Parameters of {entry.label}",

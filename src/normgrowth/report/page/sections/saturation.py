@@ -9,7 +9,17 @@ from normgrowth.lab.run import Run
 from normgrowth.network.measured import TextInfo
 from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation
 from normgrowth.report.page.content import Content, ShownRun
-from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Section, Table, column, few, words
+from normgrowth.report.page.pieces import (
+    STEPS,
+    Chart,
+    ChartAxis,
+    ChartCurve,
+    Section,
+    Table,
+    column,
+    few,
+    words,
+)
 from normgrowth.report.sentences.saturation import (
     EXCESS,
     checked_curves,
@@ -20,7 +30,7 @@ from normgrowth.report.sentences.saturation import (
 )
 from normgrowth.text import visible
 
-LEVEL = Axis("saturation")
+LEVEL = ChartAxis("saturation")
 
 
 def sections(content: Content) -> list[Section]:
@@ -33,16 +43,16 @@ def sections(content: Content) -> list[Section]:
         if len(steps) < 2:
             continue
         prefix = f"{run.label}: " if len(runs) > 1 else ""
-        curves.append(Curve(f"{prefix}to itself, saturated", steps, values, run.label, run.color))
+        curves.append(ChartCurve(f"{prefix}to itself, saturated", steps, values, run.label, run.color))
         others, theirs = run.grids.model("saturation_others")
         if len(others):
             label = f"{prefix}to other tokens, saturated"
-            curves.append(Curve(label, others, theirs, run.label, run.color, dash=2))
+            curves.append(ChartCurve(label, others, theirs, run.label, run.color, dash=2))
         grid = run.grids.of("layer", "saturation")
         shades = np.linspace(0, 1, max(len(grid.names), 2))
         for name, own, shade in zip(grid.names, grid.values.T, shades, strict=False):
             look = {"shade": float(shade), "dash": i, "shown": False}
-            curves.append(Curve(f"{prefix}{name}", grid.steps, own, run.label, run.color, **look))
+            curves.append(ChartCurve(f"{prefix}{name}", grid.steps, own, run.label, run.color, **look))
         text = text_sentence(_text(run))
         each = f", each {text}" if text else ""
         texts.append(f"{visible(run.label)}: saturation at {len(steps)} steps{each}.")
@@ -106,14 +116,14 @@ def _levels(lines: Sequence[LayerCurve], single: Sequence[Saturation]) -> list[C
         name = f"{line.run}, random" if line.baseline else line.run
         color, dash = runs.index(line.run), int(line.baseline)
         places = [depth.index(layer) for layer in line.layers]
-        curves.append(Curve(name, places, line.values, line.run, color, dash=dash))
+        curves.append(ChartCurve(name, places, line.values, line.run, color, dash=dash))
         if np.isfinite(line.others).any():
             label, shown = f"{name}, to other tokens", not line.baseline
-            curves.append(Curve(label, places, line.others, line.run, color, dash=2, shown=shown))
+            curves.append(ChartCurve(label, places, line.others, line.run, color, dash=2, shown=shown))
     ticks = tuple(layer_name(layer) for layer in depth)
     said = [text for result in single for text in _sentences(result)]
     alt = few(said) or "Saturation of each layer."
-    x = Axis("layer", ticks=ticks)
+    x = ChartAxis("layer", ticks=ticks)
     columns = [words("layer", ticks)]
     for line in lines:
         at = dict(zip(line.layers, line.values, strict=True))

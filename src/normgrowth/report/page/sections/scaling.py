@@ -2,7 +2,7 @@
 
 from normgrowth.network.scaling.scaling import Scaling
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Axis, Chart, Curve, Section
+from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section
 from normgrowth.report.sentences.scaling import sentences
 
 COSINE = ("Cosine to the saturated network", "cosine", False)
@@ -14,7 +14,7 @@ def sections(content: Content) -> list[Section]:
     for place, result in enumerate(content.results(Scaling)):
         groups = result.curves
         said += sentences(result)
-        x = Axis("scale c of the weights", log=True)
+        x = ChartAxis("scale c of the weights", log=True)
         # Published curves have only the cosine of all tokens as one vector.
         by_token = any("cosine_saturated" in group.values for group in groups)
         for quantity, title, label, log in (
@@ -22,11 +22,11 @@ def sections(content: Content) -> list[Section]:
             ("scaling_error", "Distance to the saturated network", "relative error", True),
         ):
             curves = [
-                Curve(group.run, group.scales, group.mean(quantity), group.run, i % 6, dash=i // 6)
+                ChartCurve(group.run, group.scales, group.mean(quantity), group.run, i % 6, dash=i // 6)
                 for i, group in enumerate(groups)
                 if quantity in group.values
             ]
             if curves:
                 alt = f"{title} as all weights grow, {len(curves)} networks."
-                items.append(Chart(f"{quantity}-{place}", title, alt, x, Axis(label, log=log), curves))
+                items.append(Chart(f"{quantity}-{place}", title, alt, x, ChartAxis(label, log=log), curves))
     return [Section("scaling", "On the way to the limit", said, items)] if items else []

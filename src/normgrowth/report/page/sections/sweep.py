@@ -10,7 +10,7 @@ from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.figures.sweep import MOST, WORDS
 from normgrowth.report.numbers import number, percent, times
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Axis, Column, Curve, Floats, Map, Section, Table, column
+from normgrowth.report.page.pieces import ChartAxis, ChartCurve, Column, Floats, Map, Section, Table, column
 from normgrowth.report.sentences.sweep import edge_in_words, sentences
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.text import visible
@@ -52,7 +52,7 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
         if np.isfinite(rows).any():
             kind = "derived" if dash else "measured"
             said = [f"{label} at {number(value, 3)}" for value in found.column(quantity)]
-            over.append(Curve(label, columns, rows, "", color, dash=dash, provenance=kind, said=said))
+            over.append(ChartCurve(label, columns, rows, "", color, dash=dash, provenance=kind, said=said))
     x, y = (_axis(axis) for axis in (found.x, found.y))
     grown, trained = int((factor > 0).sum()), int(np.isfinite(factor).sum())
     gone = int(found.diverged.sum())
@@ -62,9 +62,9 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
     return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, over=over)
 
 
-def _axis(axis: "SweepAxis") -> Axis:
+def _axis(axis: "SweepAxis") -> ChartAxis:
     ticks = tuple(number(v, 3) if isinstance(v, float) else str(v) for v in axis.values)
-    return Axis(WORDS.get(axis.setting) or axis.setting, ticks=ticks)
+    return ChartAxis(WORDS.get(axis.setting) or axis.setting, ticks=ticks)
 
 
 def _cell(found: SweepGrid, i: int, j: int, log_factor: float, loss: float, short: bool) -> str:

@@ -10,7 +10,7 @@ from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, small
 from normgrowth.report.page.content import Content, ShownRun
-from normgrowth.report.page.pieces import STEPS, Axis, Chart, Curve, Mark, Section, few
+from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Mark, Section, few
 from normgrowth.report.page.run_tables import (
     MOST_TENSORS,
     changed,
@@ -36,6 +36,7 @@ QUANTITIES = {
     "step_size": ("Size of the steps", "step size ‖δ‖", True),
     "relative_step": ("Size of the steps, relative", "‖δ‖ / ‖θ‖", True),
     "gradient_norm": ("Gradients", "gradient norm", True),
+    "lora_update_norm": ("LoRA updates", "‖BA‖ · scale", False),
 }
 
 
@@ -91,7 +92,7 @@ def _norm(runs: Sequence[ShownRun]) -> Chart | None:
             law = run.fits["model"].best
             said = f"{run.label}: law {law.law}"
             curves.append(
-                Curve(
+                ChartCurve(
                     said,
                     steps,
                     law.predict(steps),
@@ -105,7 +106,7 @@ def _norm(runs: Sequence[ShownRun]) -> Chart | None:
         if len(steps):
             said = f"{run.label}: equilibrium norm of steps and decay"
             look = {"dash": 2, "shown": False, "provenance": "derived"}
-            curves.append(Curve(said, steps, settled, run.label, run.color, **look))
+            curves.append(ChartCurve(said, steps, settled, run.label, run.color, **look))
     return _chart("norm", "Norm of the model", few(_said(runs, growth_sentence)), "norm ‖θ‖", False, curves)
 
 
@@ -114,9 +115,9 @@ def _said(runs: Sequence[ShownRun], sentence: Callable[[Grids], str]) -> list[st
     return [f"{visible(run.label)}: {text}" for run in runs if (text := sentence(run.grids))]
 
 
-def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> Curve:
+def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> ChartCurve:
     look = {"dash": run.color // COLORS} | look  # the seventh run has the first color with other dashes
-    return Curve(label, x, y, run.label, run.color, provenance=run.provenance, **look)
+    return ChartCurve(label, x, y, run.label, run.color, provenance=run.provenance, **look)
 
 
 def _chart(
@@ -125,15 +126,15 @@ def _chart(
     alt: str,
     label: str,
     log: bool,
-    curves: Sequence[Curve],
+    curves: Sequence[ChartCurve],
     marks: Sequence[Mark] = (),
 ) -> Chart | None:
     if not curves:
         return None
-    return Chart(name, title, alt, STEPS, Axis(label, log=log), curves, marks)
+    return Chart(name, title, alt, STEPS, ChartAxis(label, log=log), curves, marks)
 
 
-def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = None) -> list[Curve]:
+def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = None) -> list[ChartCurve]:
     """A curve for each layer. dash: the pattern of the run; −1 if dashes show encoder and decoder of a single run."""
     grid = run.grids.of("layer", quantity, reference)
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
@@ -235,7 +236,7 @@ def _roles(runs: Sequence[ShownRun]) -> Chart | None:
             if len(grid.steps) > 1 and values[0] > 0:
                 label, relative = f"{prefix}{name}", values / values[0]
                 dash = place if len(runs) > 1 else i // COLORS
-                curves.append(Curve(label, grid.steps, relative, run.label, i % COLORS, dash=dash))
+                curves.append(ChartCurve(label, grid.steps, relative, run.label, i % COLORS, dash=dash))
     alt = f"The norm of each role divided by its first value, {len(curves)} curves."
     return _chart("roles", "Growth by role", alt, "norm relative to the first step", False, curves)
 
@@ -251,6 +252,6 @@ def _tensors(runs: Sequence[ShownRun]) -> Chart | None:
         for place, item in enumerate(order):
             label, shown = f"{prefix}{grid.names[item]}", place < FIRST_TENSORS
             values = grid.values[:, item]
-            curves.append(Curve(label, grid.steps, values, run.label, place % 6, dash=i, shown=shown))
+            curves.append(ChartCurve(label, grid.steps, values, run.label, place % 6, dash=i, shown=shown))
     alt = f"The norm of single tensors. {len(curves)} can be shown; the ones that changed most are shown initially."
     return _chart("tensors", "Norm of single tensors", alt, "norm ‖θ‖", False, curves)

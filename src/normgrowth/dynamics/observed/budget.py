@@ -5,7 +5,7 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.dynamics.intervals import Floats, value_at
+from normgrowth.dynamics.observed.intervals import Floats, value_at
 from normgrowth.dynamics.prediction import Decay, Rate, schedule_sums
 from normgrowth.dynamics.result import GrowthBudget
 from normgrowth.records import Records

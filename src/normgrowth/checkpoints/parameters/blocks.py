@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from normgrowth.checkpoints.roles import context, role_of, split
+from normgrowth.checkpoints.parameters.roles import context, role_of, split
 
 INCLUDE_CHOICES = ("blocks", "encoder", "decoder", "all", "encoder,decoder")  # which parameters a norm counts
 DEFAULT_INCLUDE = "blocks"  # for every reported norm; only lint checks all parameters

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.checksums import seal, unseal
 from normgrowth.moments.moments import Floats, Moments, Pair
 from normgrowth.records import storable
+from normgrowth.serialization.checksums import seal, unseal
 from normgrowth.stored_result import read_parquet, write_parquet
 from normgrowth.workspace import read_json, replacing, write_json
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod, sqrt
 
-from normgrowth.checkpoints.parameter_names import Reading
+from normgrowth.checkpoints.parameters.parameter_names import Reading
 
 CONFIG = "adapter_config.json"
 DEFAULT = "default"  # the adapter that PEFT makes unasked

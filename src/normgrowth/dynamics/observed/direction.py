@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.dynamics.intervals import Floats, Steps, intervals_of
+from normgrowth.dynamics.observed.intervals import Floats, Steps, intervals_of
 from normgrowth.fit.bootstrap import block_bootstrap_indices
 from normgrowth.records import Records
 from normgrowth.text import one_line

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any, TypeVar
 
-from normgrowth.checksums import ChecksumError, unseal_json
 from normgrowth.errors import SchemaError
+from normgrowth.serialization.checksums import ChecksumError, unseal_json
 
 T = TypeVar("T")
 # Names of JSON types in messages.

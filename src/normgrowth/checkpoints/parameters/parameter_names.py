@@ -3,7 +3,7 @@
 A checkpoint is a flat list of names, and every codebase has its own naming scheme. Two rules hold for all:
 
 - A block is a member of a numbered list that contains attention, or the module around attention outside of any
-  list (`normgrowth.checkpoints.blocks`).
+  list (`normgrowth.checkpoints.parameters.blocks`).
 - The innermost meaningful component of a name decides the role. In `attention.output.dense`, `dense` has no
   meaning; `output` within attention is the output projection.
 
@@ -18,7 +18,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Literal
 
-from normgrowth.checkpoints.blocks import (
+from normgrowth.checkpoints.checkpoint import Tensor
+from normgrowth.checkpoints.parameters.blocks import (
     DEFAULT_INCLUDE,
     INCLUDE_CHOICES,
     Stack,
@@ -28,8 +29,7 @@ from normgrowth.checkpoints.blocks import (
     member,
     whole_name,
 )
-from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.roles import (
+from normgrowth.checkpoints.parameters.roles import (
     context,
     match,
     mixture_of,

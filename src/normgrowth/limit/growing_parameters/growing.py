@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from normgrowth.limit.forward_pass.compiled import plain_name, unwrapped
-from normgrowth.limit.parameters.fixed import matching
-from normgrowth.limit.parameters.layout import Group, ParameterLayout, span
+from normgrowth.limit.growing_parameters.fixed import matching
+from normgrowth.limit.growing_parameters.layout import Group, ParameterLayout, span
 
 
 def growing_parameters(model: nn.Module, fixed: Sequence[str] = ()) -> list[tuple[str, Tensor]]:

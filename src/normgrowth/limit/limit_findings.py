@@ -13,7 +13,7 @@ FINITE_MASK = -1e3  # a tensor of zeros and constants at or below this is consid
 
 
 @dataclass(frozen=True)
-class Finding:
+class PassFinding:
     """One warning about a limit. operation, value: the operation and value concerned, if any."""
 
     kind: Literal["finite_mask", "left_torch", "constant_output", "out_of_range"]
@@ -48,9 +48,9 @@ class Finding:
         )
 
 
-def messages(findings: Iterable[Finding]) -> list[str]:
+def messages(findings: Iterable[PassFinding]) -> list[str]:
     """One sentence per finding; findings that differ only in their module share one."""
-    alike: dict[Finding, list[str]] = {}
+    alike: dict[PassFinding, list[str]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, module=""), []).append(finding.module)
     return [

@@ -35,7 +35,7 @@ class HeadDegree(Discrepancy):
 
 
 @dataclass(frozen=True)
-class TiedScores(Discrepancy):
+class UniformGrowthWithTies(Discrepancy):
     id, where, needs = "prop-2", "Prop. 2", ("theory",)
     stated = "If growth is uniform up to o(t), a network converges to its saturated network."
     correct = "If scores tie, the o(t) term decides, and the limit is a different network."
@@ -317,7 +317,15 @@ class VanishingAttention(Discrepancy):
 ERRATA: dict[str, type[Discrepancy]] = {
     one.id: one
     for one in (
-        *(LiteralLimit, TiedScores, ScalingError, ApproximateEuler, LossGradient, ZeroFunction, NormBound),
+        *(
+            LiteralLimit,
+            UniformGrowthWithTies,
+            ScalingError,
+            ApproximateEuler,
+            LossGradient,
+            ZeroFunction,
+            NormBound,
+        ),
         *(SoftmaxError, ScaleInvariance, HeadDegree, PreNorm, MissingFactor, TwoThresholds),
     )
 }

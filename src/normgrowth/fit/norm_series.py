@@ -18,7 +18,7 @@ POINTS = "points"  # the level of series that are not from a trace
 
 
 @dataclass(frozen=True)
-class Series:
+class NormSeries:
     """Points to fit. layer: index of the layer, if the series belongs to one."""
 
     name: str
@@ -31,7 +31,7 @@ class Series:
 class Data:
     """Series by name, and their origin. parameters: description of the counted parameters."""
 
-    series: Mapping[str, Series]
+    series: Mapping[str, NormSeries]
     source: str = ""
     parameters: str = ""
     level: str = POINTS
@@ -46,7 +46,7 @@ def read_data(
     quantity: str,
 ) -> Data:
     if norms is not None:
-        return Data({"": Series("", data, norms)})  # type: ignore[arg-type]
+        return Data({"": NormSeries("", data, norms)})  # type: ignore[arg-type]
     if isinstance(data, Result | Records):
         return _measured(read_measurement(data), level, quantity)
     if isinstance(data, str | Path):
@@ -77,7 +77,7 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
         source, series = str(data), read_csv(path, quantity)
     else:
         raise InputError(f"{data}: no such file; give a csv file or the folder of a trace")
-    return Data({name: Series(name, *points) for name, points in series.items()}, source)
+    return Data({name: NormSeries(name, *points) for name, points in series.items()}, source)
 
 
 def _measured(measured: Measurement, level: str, quantity: str) -> Data:
@@ -88,13 +88,13 @@ def _measured(measured: Measurement, level: str, quantity: str) -> Data:
     if not runs:
         known = ", ".join(map(str, records.distinct("level")))
         raise InputError(f"no {quantity} at level {level}; known levels: {known}")
-    found: dict[str, Series] = {}
+    found: dict[str, NormSeries] = {}
     for run in runs:
         rows = chosen.where(run=run)
         names, layers = (rows.table[column].to_pylist() for column in ("name", "layer"))
         for name, layer in dict(zip(names, layers, strict=True)).items():
             label = name if len(runs) == 1 else f"{run}: {name}"
-            found[label] = Series(label, *rows.series(quantity, level=level, name=name), layer)
+            found[label] = NormSeries(label, *rows.series(quantity, level=level, name=name), layer)
     run = str(runs[0]) if len(runs) == 1 else ""
     return Data(found, measured.source, measured.parameters, level, run)
 
@@ -103,7 +103,7 @@ def _joined(several: Sequence[Data]) -> Data:
     """Join the series of all sources; each name is prefixed with its source."""
     if len(several) == 1:
         return several[0]
-    found: dict[str, Series] = {}
+    found: dict[str, NormSeries] = {}
     for number, data in enumerate(several):
         for name, series in data.series.items():
             label = f"{data.source}: {name}" if name else data.source

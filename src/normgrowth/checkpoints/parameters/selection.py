@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
-from normgrowth.checkpoints.parameter_names import Reading, read_names
+from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
+from normgrowth.checkpoints.parameters.parameter_names import Reading, read_names
 from normgrowth.errors import InputError
 
 

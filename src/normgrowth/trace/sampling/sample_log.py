@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
 from normgrowth.moments.moments import Moments
-from normgrowth.trace.sampled_steps import SampledStep, StepSampler, ValueSamples, no_pair, sampled
+from normgrowth.trace.sampling.sampled_steps import SampledStep, StepSampler, ValueSamples, no_pair, sampled
 
 MOST_TENSORS = 4096  # sampling takes a third of a millisecond per tensor
 

@@ -14,8 +14,8 @@ from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.moments.moments import Moments
+from normgrowth.trace.output.store import OLDER, Stored
 from normgrowth.trace.plan import Plan
-from normgrowth.trace.store import OLDER, Stored
 from normgrowth.workspace import Workspace
 
 ROUNDING = 1e-12  # relative difference of sums whose terms were added in another order

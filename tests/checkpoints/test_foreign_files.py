@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from normgrowth.checkpoints.foreign_files import foreign_kind
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
-from normgrowth.foreign_files import foreign_kind
 from normgrowth.network.models.load import load_model
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 268435456\n"

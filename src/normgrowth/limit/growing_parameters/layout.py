@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 from normgrowth.errors import UnscalableParameter
 from normgrowth.limit.forward_pass.compiled import plain_name
-from normgrowth.limit.parameters.memory import extent, local_weights, overlapping, refuse_packed_weights
+from normgrowth.limit.growing_parameters.memory import (
+    extent,
+    local_weights,
+    overlapping,
+    refuse_packed_weights,
+)
 
 Group = list[tuple[str, Tensor]]
 NamedModules = list[tuple[str, nn.Module]]

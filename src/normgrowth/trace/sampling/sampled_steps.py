@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
 from normgrowth.moments.moments import Moments, Pair
 from normgrowth.trace.by_step import measure
-from normgrowth.trace.samples import buffer_like, pattern, sample
+from normgrowth.trace.sampling.samples import buffer_like, pattern, sample
 
 Floats = NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
-from normgrowth.checkpoints.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
-from normgrowth.checkpoints.parameter_names import Kind
-from normgrowth.checkpoints.selection import Selection, stored_copies
+from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
+from normgrowth.checkpoints.parameters.parameter_names import Kind
+from normgrowth.checkpoints.parameters.selection import Selection, stored_copies
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import SeriesWarning
 from normgrowth.records import Records, installed

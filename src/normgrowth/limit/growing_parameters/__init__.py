@@ -6,16 +6,16 @@ fixed.py     parameters that the caller keeps fixed, by name or pattern
 memory.py    which parameters can be multiplied by c, which overlap
 """
 
-from normgrowth.limit.parameters.fixed import matching, note
-from normgrowth.limit.parameters.growing import (
+from normgrowth.limit.growing_parameters.fixed import matching, note
+from normgrowth.limit.growing_parameters.growing import (
     check_fixed,
     first_names,
     fixed_within,
     growing_parameters,
     own_storages,
 )
-from normgrowth.limit.parameters.layout import ParameterLayout
-from normgrowth.limit.parameters.memory import local_weights, overlapping, refuse_packed_weights
+from normgrowth.limit.growing_parameters.layout import ParameterLayout
+from normgrowth.limit.growing_parameters.memory import local_weights, overlapping, refuse_packed_weights
 
 __all__ = [
     "ParameterLayout",

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, decode
-from normgrowth.checkpoints.parameter_names import Reading
-from normgrowth.checksums import seal, unseal
+from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.scalars import ScalarCounts, count_scalars, stacked
 from normgrowth.records import Block
-from normgrowth.trace.plan import Place
-from normgrowth.trace.store import digest
+from normgrowth.serialization.checksums import seal, unseal
+from normgrowth.trace.output.store import digest
+from normgrowth.trace.plan import TraceStep
 from normgrowth.workspace import replacing
 
 
@@ -29,7 +29,7 @@ class ScalarLog:
     names: Sequence[str]
     counts: dict[int, ScalarCounts] = field(default_factory=dict)
 
-    def take(self, i: int, places: Sequence[Place], get: Callable[[int], Checkpoint]) -> None:
+    def take(self, i: int, places: Sequence[TraceStep], get: Callable[[int], Checkpoint]) -> None:
         """Compare step i with the first step unless a stored count exists; skip it if either checkpoint is deleted."""
         place, first, key = places[i], places[0], None
         if place.entry and first.entry:

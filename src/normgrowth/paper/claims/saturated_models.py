@@ -1,0 +1,147 @@
+"""Claims on saturated language models trained here: what they predict, and how far their heads look."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, not_shown, number
+from normgrowth.paper.claims.trained_models import ONE, PAPER_LAYERS, SATURATED
+from normgrowth.paper.evidence import Evidence, TrainedModel
+
+NEAR = 0.5  # largest ratio of attended to visible distance of a head that focuses locally
+
+
+@dataclass(frozen=True)
+class Conversion(Claim):
+    """A model is converted if its saturated network ranks the same token first more often than in random networks
+    (lower bound of the interval over sentences) and is not significantly less accurate (the intervals overlap). Holds
+    if every model that learned is converted; in part if some are. If none is, it does not hold if one of them has a
+    saturation of 0.98 or more, and is not shown otherwise.
+    """
+
+    id, where, needs = "conversion", "§4.3, §6", ("language_models",)
+    statement = "Trained language models can be saturated without significantly shifting what they compute."
+    published, source = "inferred from saturation levels of 1.00", "text"
+    scope = (
+        "top predictions of models with a true mask whose loss is below that of word frequencies; the paper speaks of "
+        "cosines, and of capacity"
+    )
+    would_change = (
+        "The paper's size and 5 epochs (--scale paper), or more sentences: intervals would be narrower."
+    )
+    models: float = number("models that learned")
+    converted: float = number("of these converted")
+    saturated: float = number("at a saturation of 0.98 or more")
+    level: float = number("largest saturation")
+    least: float = number("least agreement")
+    largest: float = number("largest agreement")
+    random: float = number("largest agreement of random networks")
+    lost: float = number("largest loss of accuracy")
+    kept: float = number("least loss of accuracy")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        true = evidence.language_models.where(leaking=False)
+        pairs = {
+            model.name: (model.predictions("soft"), model.predictions("saturated"))
+            for model in true
+            if model.learned
+        }
+        levels = [model.last("saturation") for model in true if model.name in pairs]
+        agreement = [saturated.agreement for _, saturated in pairs.values()]
+        lost = [soft.accuracy.value - saturated.accuracy.value for soft, saturated in pairs.values()]
+        converted = sum(
+            saturated.agreement.low > saturated.agreement.random
+            and saturated.accuracy.high >= soft.accuracy.low
+            for soft, saturated in pairs.values()
+        )
+        return cls(
+            len(pairs),
+            converted,
+            sum(level >= SATURATED for level in levels),
+            max(levels, default=0.0),
+            min((one.value for one in agreement), default=0.0),
+            max((one.value for one in agreement), default=0.0),
+            max((one.random for one in agreement), default=0.0),
+            max(lost, default=0.0),
+            min(lost, default=0.0),
+        )
+
+    def judge(self) -> Ruling:
+        if not self.models:
+            return not_shown("No model learned more than word frequencies.")
+        told = (
+            f"{self.converted:.0f} of {self.models:.0f} models can be converted: the saturated network ranks the same "
+            f"token first in {self.least:.0%} to {self.largest:.0%} of the places (random networks at most "
+            f"{self.random:.0%}), and its accuracy is lower by {self.kept:.1%} to {self.lost:.1%} of the places. "
+            f"Saturation levels reach {self.level:.2f}."
+        )
+        if self.converted:
+            return holds(told) if self.converted == self.models else in_part(told)
+        return fails(told) if self.saturated else not_shown(told)
+
+
+@dataclass(frozen=True)
+class LocalHeads(Claim):
+    """A head that attends to one position focuses locally if the mean distance of that position is at most half of the
+    mean distance of the visible positions. Holds if at least a tenth of these heads do ("some"); in part if any does.
+    If none does, it does not hold for models of the paper's 12 layers, and is not shown by smaller ones.
+    """
+
+    id, where, needs = "heads-local", "Abstract, §1, §4.3", ("language_models",)
+    statement = "Some saturated heads focus locally on a small number of positions."
+    published, source = "text; distances are not published", "text"
+    scope = "saturated heads of models with a true mask, 200 dev sentences; a query sees itself and all earlier tokens"
+    would_change = "Larger or longer trained models, and longer sentences."
+    heads: float = number("heads at one position")
+    local: float = number("share that focuses locally")
+    closer: float = number("share closer than visible positions on average")
+    untrained: float = number("the same before training")
+    least: float = number("least ratio of attended to visible distance")
+    median: float = number("median ratio")
+    layers: float | None = number("layers", default=None)
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        models = evidence.language_models.where(leaking=False)
+        trained, before = (
+            np.concatenate([distance_ratios(model, first=first) for model in models])
+            for first in (False, True)
+        )
+        layers = max((model.layers for model in models if model.layers is not None), default=None)
+        return cls(
+            len(trained),
+            (trained <= NEAR).mean(),
+            (trained < 1).mean(),
+            (before < 1).mean(),
+            trained.min(),
+            np.median(trained),
+            layers,
+        )
+
+    def judge(self) -> Ruling:
+        told = (
+            f"{self.local:.0%} of {self.heads:.0f} heads that attend to one position do so at half the distance of the "
+            f"visible positions or closer; the median ratio is {self.median:.2f}, the least {self.least:.2f}. "
+            f"{self.closer:.0%} are closer than the visible positions on average, {self.untrained:.0%} before training"
+        )
+        if self.local >= 0.1:
+            return holds(f"{told}.")
+        if self.local:
+            return in_part(f"{told}.")
+        if (self.layers or 0) < PAPER_LAYERS:
+            return not_shown(f"{told}. The models are smaller than the paper's, which have 12 layers.")
+        return fails(f"{told}.")
+
+
+def distance_ratios(model: TrainedModel, *, first: bool) -> np.ndarray:
+    """Attended over visible distance of the heads that attend to one position, at the first or the last step."""
+    near, seen, spread = (
+        model.of_heads(quantity, first=first)
+        for quantity in ("attended_distance", "visible_distance", "attended_spread")
+    )
+    return (near / seen)[spread <= ONE]
+
+
+CLAIMS = (Conversion, LocalHeads)

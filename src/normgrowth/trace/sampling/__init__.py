@@ -1,0 +1,1 @@
+"""Samples of the values of each step, which the integrity checks judge."""
