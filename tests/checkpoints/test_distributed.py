@@ -42,7 +42,7 @@ from normgrowth.errors import InputError
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 SHARDED = """
-import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -71,6 +71,7 @@ state = {
 }
 dcp.save(state, checkpoint_id=folder)
 dist.destroy_process_group()
+os._exit(0)  # a thread of gloo can abort the interpreter as it ends
 """
 
 

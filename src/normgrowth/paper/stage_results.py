@@ -3,13 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-<<<<<<< HEAD
-from normgrowth.paper.evidence import TrainedModels
-=======
 from normgrowth.network.behavior.behavior import Behavior
-from normgrowth.paper.evidence import LanguageModels
+from normgrowth.paper.evidence import TrainedModels
 from normgrowth.records import Records
->>>>>>> f7a4ebbd79fdcb2ee3fb7ab6f19058762c22d141
 from normgrowth.results import Result, result_of
 from normgrowth.stored_result import StoredResult, has_records
 from normgrowth.trace.result import Trace

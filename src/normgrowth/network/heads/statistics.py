@@ -114,18 +114,14 @@ class QueryBlock:
             if bool((open_ & real[:, None, start:stop, None] & ~tokens[:, None, None, :]).any()):
                 raise PaddingSeen
         check_finite(call, scores, None if real is None else real[:, None, start:stop])
-<<<<<<< HEAD
-        return QueryBlock(scores, start, visible, asks, first)
-=======
         keys = torch.arange(scores.shape[-1], device=scores.device)
         away = (keys - torch.arange(start, stop, device=scores.device)[:, None]).abs().to(scores.dtype)
         away[:, len(keys) - call.sinks :] = 0
-        return Block(scores, start, visible, asks, first, away)
+        return QueryBlock(scores, start, visible, asks, first, away)
 
     def mean_distance(self, chosen: Tensor) -> Tensor:
         """The mean of |q − k| over the chosen positions of each query; 0 where none is chosen."""
         return (chosen * self.away).sum(-1) / chosen.sum(-1).clamp(min=1)
->>>>>>> f7a4ebbd79fdcb2ee3fb7ab6f19058762c22d141
 
     def at_first(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weight on the row's first token, and which queries see it."""
