@@ -238,6 +238,8 @@ class Counting(nn.Module):
         self.seen.append(x)
         self.written[0] += 1
         self.made = getattr(self, "made", 0) + 1
+        if not hasattr(self, "hooked"):  # as transformers installs its own at the first call
+            self.hooked = self.query.register_forward_hook(lambda *_: cache["hooks"].append(1))
         cache["keys"].append(self.query(x))
         cache["sum"] += 1
         keys = torch.cat(cache["keys"])
@@ -248,12 +250,13 @@ class Counting(nn.Module):
 
 def test_a_second_pass_does_not_see_what_the_first_changed(own_random_numbers):
     model = Counting()
-    cache = {"keys": [torch.randn(3, 4, dtype=torch.float64)], "sum": torch.zeros(2)}
+    cache = {"keys": [torch.randn(3, 4, dtype=torch.float64)], "sum": torch.zeros(2), "hooks": []}
     limit_ = saturated(model)
     limit_(torch.randn(2, 4, dtype=torch.float64), cache)
     assert limit_._needed != (1, False), "a second pass was needed"
     assert len(cache["keys"]) == 2
     assert cache["sum"].tolist() == [1, 1]
+    assert cache["hooks"] == [1]
     assert float(model.calls) == float(model.replaced) == 1
     assert (model.count, len(model.seen), model.made, model.written.tolist()) == (1, 1, 1, [1, 0])
 

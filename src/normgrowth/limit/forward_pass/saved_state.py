@@ -10,24 +10,29 @@ from torch import Tensor, nn
 from normgrowth.limit.dispatch import MARK
 
 STANDARD = frozenset(vars(nn.Module()))  # attributes of every module
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 LEAVES = (str, bytes, int, float, complex, type, FunctionType, MethodType, ModuleType, nn.Module, torch.dtype)
 
 
 class SavedState:
     """The contents of arguments (lists, dictionaries, objects such as caches) and of a model's buffers and attributes.
 
-    Of an attribute that is neither a tensor nor a container, only the reference is saved.
+    Of an attribute that is neither a tensor nor a container, only the reference is saved. Hooks that the pass
+    registers are removed with the attribute that says so: transformers would register its own twice, and return
+    each attention twice.
     """
 
     def __init__(self, arguments: Any, modules: Iterable[nn.Module]) -> None:
         self.containers: list[tuple[Any, Any]] = []
         self.tensors: list[tuple[Tensor, int, Tensor, Any]] = []
         self.attributes: list[tuple[nn.Module, dict[str, Any]]] = []
+        self.hooks: list[tuple[dict[int, Any], frozenset[int]]] = []
         seen: set[int] = set()
         waiting = [arguments]
         for module in modules:
             own = {name: value for name, value in vars(module).items() if name not in STANDARD}
             self.attributes.append((module, own))
+            self.hooks += [(hooks, frozenset(hooks)) for hooks in (vars(module)[name] for name in HOOKS)]
             waiting += [value for value in own.values() if isinstance(value, Tensor | list | dict)]
             if module._buffers:
                 waiting.append(module._buffers)
@@ -68,6 +73,9 @@ class SavedState:
             for name in [name for name in there if name not in STANDARD and name not in own]:
                 del there[name]
             there.update(own)
+        for hooks, before in self.hooks:
+            for key in hooks.keys() - before:
+                del hooks[key]
         for tensor, version, content, mark in self.tensors:
             if tensor._version != version:
                 with torch.no_grad():
