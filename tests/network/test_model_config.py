@@ -3,13 +3,15 @@
 import json
 import resource
 import time
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tiny_configs import tiny_config
 
-from normgrowth.errors import ConfigError, InputError
+import normgrowth
+from normgrowth.errors import ConfigError, FolderMismatch, InputError
 from normgrowth.network.models.load import load_model
 from normgrowth.network.saturation.saturation import saturation
 
@@ -106,6 +108,21 @@ def test_a_config_without_model_type_says_so_and_takes_one(tmp_path):
     wrong = refused(file, model_type="brt")
     assert isinstance(wrong, ConfigError)
     assert "bert" in wrong.problem
+
+
+@pytest.mark.parametrize("verb", ["saturation", "heads", "scaling"])
+def test_another_model_type_is_another_request(tmp_path, verb):
+    """RoBERTa's and BERT's configs have the same keys: only --model-type tells them apart."""
+    file = saved(tmp_path / "model", drop=["model_type"])
+    run = partial(getattr(normgrowth, verb), file, out=tmp_path / "out", c=(1.0, 2.0), dtype="float32")
+    sentences = {"sentences": 2} if verb != "scaling" else {"seeds": 1}
+    first = run(model_type="bert", **sentences)
+    with pytest.raises(FolderMismatch) as caught:
+        run(model_type="roberta", **sentences)
+    assert "model_type" in str(caught.value)
+    assert normgrowth.load(tmp_path / "out").to_pandas().equals(first.to_pandas())  # NaN equals NaN
+    replaced = run(model_type="roberta", overwrite=True, **sentences)
+    assert not replaced.to_pandas().equals(first.to_pandas())
 
 
 def test_weights_of_other_sizes_are_named(tmp_path):
