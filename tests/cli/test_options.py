@@ -15,13 +15,16 @@ DECLARED = [name for name in COMMANDS if isinstance(command_of(name), Command)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_with_two_examples(name, capsys):
+def test_every_command_has_help_with_two_examples(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit) as stop:
         main([name, "--help"])
     assert stop.value.code == 0
     said = capsys.readouterr().out
     assert said.count(f"normgrowth {name} ") >= 2
+    assert max(map(len, said.splitlines())) <= 100
     assert command_of(name).summary in overview()
+    assert max(map(len, overview().splitlines())) <= 100
 
 
 @pytest.mark.parametrize("name", DECLARED)

@@ -5,9 +5,10 @@ from normgrowth.cli.options import MODEL, Option, natural, positive
 
 COMMAND = Command(
     verb="normgrowth.network.behavior.behavior:behavior",
-    summary="measure the predictions of a language model, soft and saturated",
-    description="Measure accuracy, loss and agreement with the soft network: with hard attention, with c times the\n"
-    "weights, and in the exact limit of growing weights; with intervals over sentences.",
+    summary="compare the predictions of a language model with those of its saturated limit",
+    description="Compare the predictions of the trained (soft) network with those of the same network with hard\n"
+    "attention, with weights multiplied by c, and in the exact limit c → ∞: accuracy, loss and agreement,\n"
+    "with confidence intervals over sentences.",
     examples="""  normgrowth behavior runs/ptb/best --text valid.txt -o out
   normgrowth behavior runs/dyck2/best --language dyck2 --longest 20
   normgrowth behavior gpt2 --text sentences.txt --c 2,10,100

@@ -5,7 +5,7 @@ from normgrowth.cli.options import Option
 
 COMMAND = Command(
     verb="normgrowth.compare:compare",
-    summary="find where two runs part and why; compare their growth per layer",
+    summary="find where two runs diverge and why; compare their growth per layer",
     description="Find the first step and tensor at which two runs differ by more than rounding explains, and the\n"
     "cause: initialization, gradients, learning rate, weight decay, optimizer, data, rounding. Compare\n"
     "norm, growth, direction and budget per layer at the last step that both have.",
@@ -13,7 +13,8 @@ COMMAND = Command(
   normgrowth compare runs/ddp/norms runs/fsdp/norms --control runs/ddp-again/norms
   normgrowth compare traces/adamw traces/sgd --json
 
-Exit codes: 0 no difference beyond rounding; 1 the runs part, or share no step or tensor; 2 nothing could be read.""",
+Exit codes: 0 no difference beyond rounding; 1 the runs differ, or share no step or tensor;
+2 nothing could be read.""",
     positional=("a", "b"),
     own={
         "a": Option("output folder of a tracker or a trace", "A"),

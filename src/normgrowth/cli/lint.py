@@ -11,12 +11,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     verb="normgrowth.lint:lint",
-    summary="check a series for duplicates, other runs, stale tensors, swapped steps, damaged files",
+    summary="check a series for duplicates, stale tensors, swapped steps, damaged files",
     description="Check the integrity of a series of checkpoints: duplicates, stale tensors, checkpoints of another\n"
     "run, re-initialized weights, steps out of order, two series in one folder, data files, missing,\n"
     "new, reshaped and renamed tensors, damaged files, NaN, buffers counted as parameters.\n"
-    "Remarks also occur in correct training, such as frozen layers. All parameters are checked\n"
-    "unless --include, --select or --exclude is given.",
+    "Faults are errors in the data; remarks, such as frozen layers, also occur in correct training.\n"
+    "All parameters are checked unless --include, --select or --exclude is given.",
     examples="""  normgrowth lint runs/gpt/checkpoints
   normgrowth lint 'hf://EleutherAI/pythia-70m@step*' --strict
   normgrowth lint runs/gpt/checkpoints --exclude rotary --json

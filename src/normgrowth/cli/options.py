@@ -97,17 +97,21 @@ OPTIONS: dict[str, Option] = {
     ),
     "out": Option("output folder; run the same command again to resume", "DIR", short="-o"),
     "overwrite": Option("replace another result in the output folder"),
-    "include": Option("parameters to count: all blocks, one stack, or every parameter", choices=INCLUDE),
+    "include": Option(
+        "parameters to count: blocks, encoder, decoder, encoder,decoder (both stacks) or all",
+        "WHICH",
+        choices=INCLUDE,
+    ),
     "select": Option("count only parameters whose name matches", "REGEX"),
     "exclude": Option("do not count parameters whose name matches", "REGEX"),
     "scalars": Option("also measure the shares of single weights that grew and that changed sign"),
-    "lags": Option("also compare with the checkpoint N checkpoints earlier", "N,N"),
+    "lags": Option("also compare each checkpoint with those N checkpoints earlier", "N,N"),
     "first": Option("do not compare with the first checkpoint"),
-    "tokens_per_step": Option("training tokens per step; adds a column of tokens", "N"),
+    "tokens_per_step": Option("number of training tokens per step; adds a column of tokens", "N"),
     "run": Option("name of the run in the records", "NAME"),
     "lint": Option("skip integrity checks"),
     "endpoint": Option("address of the hub, if it is not Hugging Face's", "URL"),
-    "workers": Option("threads or processes (default: all cores)", "N", positive),
+    "workers": Option("number of threads or processes (default: all cores)", "N", positive),
     "memory": Option("memory limit for checkpoints read over the network", "SIZE", size),
     "level": Option("level of aggregation", choices=LEVELS),
     "name": Option("name of the layer, role or tensor", "NAME"),
@@ -194,6 +198,8 @@ def _add(
     choices = option.choices or _literal(annotation)
     if choices:
         how["choices"] = choices
+        if option.metavar:
+            how["metavar"] = option.metavar
     else:
         how["type"] = option.parse or PARSERS.get(annotation, str)
         how["metavar"] = option.metavar

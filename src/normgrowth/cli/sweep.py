@@ -23,9 +23,9 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--time-limit",
         type=real,
         metavar="SECONDS",
-        help="time limit per cell, after which its training stops",
+        help="stop the training of a cell after this time",
     )
-    text = "cells to train together in one stack (default: chosen by speed)"
+    text = "number of cells to train in one batch of models (default: the fastest)"
     parser.add_argument("--stack-size", type=positive, metavar="N", help=text)
     add_engine(parser)
     add_display(parser)
@@ -59,14 +59,16 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 COMMAND = Action(
     summary="train over a grid of two settings, and find where growth of the norm ends",
-    description="Train a small language model for each cell of a grid, learning rate × weight decay by default. Show\n"
-    "where the norm grows, by which terms of its budget, and where growth ends (Figure 6).",
-    examples="""  normgrowth sweep pydoc -o sweeps/first --x lr=1e-4:1e-1:4 --y weight_decay=1e-3:1:4      (minutes)
-  normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw --refine                       (the boundary only)
-  normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw                                (20 x 20: fills the rest)
+    description="Train a small language model for each cell of a grid of two settings: learning rate × weight decay\n"
+    "by default. Show where the norm grows, by how much through steps, alignment and weight decay, and\n"
+    "where growth ends (the paper's Figure 6).",
+    examples="""  normgrowth sweep pydoc -o sweeps/first --x lr=1e-4:1e-1:4 --y weight_decay=1e-3:1:4  (minutes)
+  normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw --refine        (only the boundary)
+  normgrowth sweep wikitext-2 --data corpora -o sweeps/adamw                 (the other cells, too)
   normgrowth sweep wikitext-2 --data corpora -o sweeps/sgd --optimizer sgd --x lr=1e-3:10:20
-  normgrowth sweep dyck2 -o sweeps/kinds --x kind=post_norm,usual_pre_norm --y weight_decay=1e-3:1:10
-  normgrowth sweep wikitext-2 --data /corpora -o sweeps/paper --preset paper --epochs 1 --engine ray --ray-address auto
+  normgrowth sweep dyck2 -o sweeps/kind --x kind=post_norm,usual_pre_norm --y weight_decay=1e-3:1:9
+  normgrowth sweep wikitext-2 --data /corpora -o sweeps/paper --preset paper --epochs 1 \\
+      --engine ray --ray-address auto
 
 Run the same command again to resume. A finer grid reuses the cells of a coarser one.""",
     configure_options=_options,

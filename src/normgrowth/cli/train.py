@@ -44,15 +44,16 @@ def _train(arguments: argparse.Namespace) -> int:
 
 COMMAND = Action(
     summary="train a language model as in the paper, and measure its norms during training",
-    description="Train an encoder of the paper as a language model. Norms, steps and angles of weights, losses and\n"
-    "saturation are measured during training, and a series of checkpoints is saved for the other commands.",
-    examples="""  normgrowth train pydoc -o runs/first --preset small             (Python's documentation; two minutes)
+    description="Train a small transformer of the paper's architecture as a language model. Measure norms, step\n"
+    "sizes and angles of the weights, losses and saturation during training, and save checkpoints that\n"
+    "the other commands read.",
+    examples="""  normgrowth train pydoc -o runs/first --preset small       (Python's documentation; two minutes)
   normgrowth train penn --data corpora -o runs/penn --preset small --kind post_norm --warmup 500
-  normgrowth train wikitext-2 --data corpora -o runs/paper        (the paper's size: needs a GPU or days)
+  normgrowth train wikitext-2 --data corpora -o runs/paper  (the paper's size: needs a GPU or days)
   normgrowth train dyck2 -o runs/dyck --preset small --epochs 3
   torchrun --nproc-per-node 2 -m normgrowth train penn --data corpora -o runs/two
 
-Run the same command again to resume; the final weights are the same. Commands for the output folder:
+Run the same command again to resume; the final weights are the same. Then:
   normgrowth watch runs/first/tracker                             (while it runs)
   normgrowth trace runs/first/checkpoints                         (and lint)
   normgrowth fit runs/first                                       (and plot)

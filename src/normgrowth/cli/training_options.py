@@ -19,14 +19,15 @@ HELP = {
     "final_norm": "add a final norm (pre-norm kinds only)",
     "tied": "use the token embedding as output head",
     "leaking": "use the mask of the authors' code, which leaks the future; for comparison only",
-    "positions": "longest input; longer sentences are split (default: as the corpus needs, up to 1024)",
-    "min_count": "words with fewer occurrences become <unk> (default: 1 for penn and wikitext-2, else 2)",
-    "longest": "longest word of a formal language, in symbols",
+    "positions": "maximum input length in tokens; longer sentences are split (paper, small: the longest sentence, "
+    "up to 1024)",
+    "min_count": "words with fewer occurrences become <unk> (paper, small: 1 for penn and wikitext-2, else 2)",
+    "longest": "maximum length of a word of a formal language, in symbols",
     "optimizer": "optimizer",
     "lr": "peak learning rate",
     "schedule": "learning rate schedule",
     "warmup": "number of warm-up steps, in which the learning rate rises from 0",
-    "hold": "step up to which inverse_sqrt stays constant; T5 held 0.01 for 10000 steps",
+    "hold": "number of steps for which inverse_sqrt stays constant first (T5: 10000 steps at 0.01)",
     "end": "learning rate at the end, for linear and cosine",
     "weight_decay": "weight decay (default: PyTorch's for the optimizer)",
     "momentum": "momentum of sgd",
@@ -35,12 +36,13 @@ HELP = {
     "epochs": "number of passes through the corpus",
     "steps": "maximum number of training steps",
     "seed": "seed of the initial weights and of the order of the data",
-    "evaluate": "evaluate after each epoch (epochs), also after steps 1, 2, 4, ... (powers), or every N steps",
-    "track": "when the tracker measures: every N steps, or powers",
-    "include": "which parameters the tracker counts: blocks or all",
+    "evaluate": "when to evaluate: epochs (after each), powers (also after steps 1, 2, 4, ...), or every N steps",
+    "track": "when to measure norms: every N steps, or powers (steps 1, 2, 4, ...)",
+    "include": "parameters to count: blocks or all",
     "dev_sentences": "number of sentences of the development set (default: all)",
     "saturation_sentences": "number of sentences to measure saturation on; 0 to skip it",
 }
+METAVARS = {"evaluate": "WHEN", "track": "WHEN", "include": "WHICH"}
 CHOICES = {"schedule": ("constant", "linear", "cosine", "inverse_sqrt")}
 CORPUS = (
     "penn, wikitext-2, pydoc, a formal language (anbn, anbncn, dyck1, dyck2, shuffle-dyck, majority, parity), "
@@ -50,21 +52,24 @@ CORPUS = (
 
 def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
     """Add the arguments corpus and --preset, and an option for each setting; its value is None if not given."""
-    from normgrowth.lab.settings import TrainSettings
+    from normgrowth.lab.settings import DEFAULTS, PRESETS, TrainSettings
 
+    defaults = {**DEFAULTS, **PRESETS[preset]}
     parser.add_argument("corpus", metavar="CORPUS", help=CORPUS)
     parser.add_argument(
         "--preset",
         choices=("paper", "small", "tiny"),
         default=preset,
-        help=f"defaults of all other settings [{preset}]",
+        help=f"defaults of the settings below; the numbers in brackets are those of {preset} [{preset}]",
     )
     hints = get_type_hints(TrainSettings)
     for field in fields(TrainSettings):
         if field.name == "corpus":
             continue
         flag = f"--{field.name.replace('_', '-')}"
-        name, text = field.name, HELP[field.name]
+        name, text, default = field.name, HELP[field.name], defaults.get(field.name)
+        if default is not None and not isinstance(default, bool):
+            text += f" [{default}]"
         kinds = [
             kind for kind in get_args(hints[field.name]) or [hints[field.name]] if kind is not type(None)
         ]
@@ -77,7 +82,7 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
             parser.add_argument(flag, dest=name, help=text, choices=tuple(choices))
         else:
             parse = {int: integer, float: real}.get(kinds[0], str)
-            metavar = "N" if kinds[0] is int else "X"
+            metavar = METAVARS.get(field.name, "N" if kinds[0] is int else "X")
             parser.add_argument(flag, dest=name, help=text, type=parse, metavar=metavar)
 
 

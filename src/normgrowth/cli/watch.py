@@ -62,8 +62,8 @@ def _read(arguments: argparse.Namespace) -> "Trace":
 
 
 COMMAND = Action(
-    summary="show a live table of a run that a NormTracker measures",
-    description="Show the latest numbers of a running training per layer, and the history of the norm.\n"
+    summary="show a live table of a training run that a NormTracker measures",
+    description="Show the latest numbers of a training run per layer, and the history of the norm.\n"
     "The command only reads files: stop and start it at any time.",
     examples="""  normgrowth watch runs/first/norms
   normgrowth watch runs/first/norms --once --layers none     (for a log or a script)""",
