@@ -20,7 +20,6 @@ from pages import DOCS, PICTURES, ROOT, fill
 from normgrowth.cli.main import GROUPS, command_of
 
 COLUMNS = 104  # characters per line
-WHOLE = 200  # lines of output on the tour
 LLAMA = '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, ' + (
     '"intermediate_size": 128, "vocab_size": 1000, "num_key_value_heads": 4}'
 )
@@ -43,22 +42,28 @@ def output(command: str, folder: Path) -> list[str]:
     return [line.rstrip() for line in run.stdout.splitlines()]
 
 
-def shown(command: str, lines: Sequence[str], most: int = WHOLE) -> str:
-    """Return a command and the first lines of its output, indented as code."""
-    rest = [f"… ({len(lines) - most} more lines)"] if len(lines) > most else []
-    return "\n".join(f"    {line}".rstrip() for line in [f"$ {command}", *lines[:most], *rest])
+def code(lines: Sequence[str]) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in lines)
 
 
-# Name of the mark on the tour -> the command, and how many of its lines README.md shows, if any.
-COMMANDS: dict[str, tuple[str, int | None]] = {
-    "trace": ("normgrowth trace checkpoints -o traces/tiny", 12),
-    "fit": ("normgrowth fit traces/tiny", None),
-    "dynamics": ("normgrowth dynamics traces/tiny", None),
-    "watch": ("normgrowth watch runs/gpt/norms --once", 8),
-    "degrees": ("normgrowth degrees llama.json --explain", None),
-    "saturation": ("normgrowth saturation minilm", 12),
-    "heads": ("normgrowth heads minilm", None),
-    "reproduce": ("normgrowth reproduce", 12),
+# Name of the mark on the tour -> the command.
+COMMANDS = {
+    "trace": "normgrowth trace checkpoints -o traces/tiny",
+    "fit": "normgrowth fit traces/tiny",
+    "dynamics": "normgrowth dynamics traces/tiny",
+    "watch": "normgrowth watch runs/gpt/norms --once",
+    "degrees": "normgrowth degrees llama.json --explain",
+    "saturation": "normgrowth saturation minilm",
+    "heads": "normgrowth heads minilm",
+    "reproduce": "normgrowth reproduce",
+}
+
+# Name of the mark in README.md -> the lines of the tour that it shows: the command has index 0.
+ESSENTIAL: dict[str, tuple[slice, ...]] = {
+    "trace": (slice(0, 8), slice(12, 13)),
+    "watch": (slice(0, 9),),
+    "saturation": (slice(0, 8), slice(14, 18)),
+    "reproduce": (slice(0, 10),),
 }
 
 
@@ -69,12 +74,22 @@ def fill_pages(folder: Path, reproduction: Path) -> None:
     shutil.copytree(reproduction, folder / "reproduction", ignore=shutil.ignore_patterns("work"))
     training = [sys.executable, str(ROOT / "examples" / "track_plain.py"), "runs/gpt"]
     subprocess.run(training, cwd=folder, check=True, capture_output=True)
-    lines = {name: output(command, folder) for name, (command, _) in COMMANDS.items()}
-    fill(DOCS / "tour.md", {name: shown(command, lines[name]) for name, (command, _) in COMMANDS.items()})
-    fill(
-        ROOT / "README.md",
-        {name: shown(command, lines[name], most) for name, (command, most) in COMMANDS.items() if most},
-    )
+    lines = {name: output(command, folder) for name, command in COMMANDS.items()}
+    fill(DOCS / "tour.md", {name: code([f"$ {command}", *lines[name]]) for name, command in COMMANDS.items()})
+
+
+def fill_readme() -> None:
+    """Copy the essential lines of the tour to README.md."""
+    tour = (DOCS / "tour.md").read_text(encoding="utf-8")
+    sections = {}
+    for name, slices in ESSENTIAL.items():
+        start, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+        lines = tour.split(start)[1].split(end)[0].split("\n")
+        kept = "\n    …\n".join("\n".join(lines[part]) for part in slices)
+        sections[name] = kept + (
+            f"\n    … ({len(lines) - last} more lines)" if (last := slices[-1].stop) < len(lines) else ""
+        )
+    fill(ROOT / "README.md", sections)
 
 
 def growth(folder: Path) -> None:
@@ -133,6 +148,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         growth(Path(name))
         fill_pages(Path(name), Path(reproduction).resolve())
+        fill_readme()
         if runs:
             picture(runs, Path(name))
 

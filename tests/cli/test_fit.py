@@ -53,7 +53,7 @@ def test_the_published_norms(capsys):
 def test_by_layer_there_is_a_row_for_each(capsys):
     code, out, _ = run(capsys, "published:t5_norm_by_layer", "--bootstrap", 0, "--laws", "sqrt,sqrt2,power")
     assert code == 0
-    assert all(f"layer {number} " in out for number in range(1, 13))
+    assert all(f"encoder.{number} " in out for number in range(12))
     code, out, _ = run(capsys, "published:t5_norm_by_layer", "--bootstrap", 0, "--full", "--laws", "sqrt,log")
     assert out.count("a·√t + b") >= 12
 

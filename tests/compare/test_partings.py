@@ -1,4 +1,4 @@
-"""Where two runs part, in one process: what is aligned, what counts as noise, which cause is named."""
+"""Where two runs diverge, in one process: what is aligned, what counts as noise, which cause is named."""
 
 import json
 import warnings
@@ -353,5 +353,5 @@ def test_heat_maps(runs, tmp_path):
     with pytest.raises(InputError, match="stage"):
         found.plot(stage="loss")
     page = ng.report([found], tmp_path / "page.html").path.read_text(encoding="utf-8")
-    assert "Where two runs part" in page
+    assert "Where two runs diverge" in page
     assert "Relative difference of the gradient" in page

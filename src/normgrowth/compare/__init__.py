@@ -1,4 +1,4 @@
-"""Compare: find where two runs part, and compare their growth."""
+"""Compare: find where two runs diverge, and compare their growth."""
 
 TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Diagnose why two runs part: rules on the first differences, which separate causes from consequences.
+"""Diagnose why two runs diverge: rules on the first differences, which separate causes from consequences.
 
 A stage is a cause if none of its inputs differs at its step or earlier. The first matching rule of the stage names the
 cause.

@@ -85,7 +85,7 @@ def _parting(
 
 
 def noise_before(judged: Judged, unjudged: NDArray[np.bool_], steps: NDArray[np.int64], source: str) -> Noise:
-    """Return the largest difference of the weights at the steps before the runs part, and its growth factor."""
+    """Return the largest difference of the weights at the steps before the runs diverge, and its growth factor."""
     if "weights_after" not in judged.differences:
         return Noise(source)
     judging = [stage for stage in ("gradient", "weights_after") if stage in judged.floors]

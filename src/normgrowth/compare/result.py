@@ -127,7 +127,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Noise:
-    """The largest relative difference of the weights before the runs part, and its growth per step.
+    """The largest relative difference of the weights before the runs diverge, and its growth per step.
 
     growth: None if unknown. source: what the noise floor is based on ("dtypes", "control"). blind_from: the step from
     which amplified rounding may hide smaller faults; None if there is no such step.
@@ -144,7 +144,7 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Result):
-    """Where two runs part, and their growth: one row per layer, and a last row for the model.
+    """Where two runs diverge, and their growth: one row per layer, and a last row for the model.
 
     matched: growth is compared at the same step, the last common one. partings: the first difference of each stage,
     earliest first; empty if the runs agree. diagnoses: causes, earliest first. The records contain the relative

@@ -28,7 +28,8 @@ def series(name: str, quantity: str) -> tuple[str, dict[str, tuple[Any, Any]]]:
     if "layer" not in table:
         return source, {"": (table["step"], table[quantity])}
     layers = {int(number): table.layer(int(number)) for number in table["layer"]}
-    return source, {f"layer {number}": (rows["step"], rows[quantity]) for number, rows in layers.items()}
+    # The figure counts the layers of the encoder from 1.
+    return source, {f"encoder.{n - 1}": (rows["step"], rows[quantity]) for n, rows in layers.items()}
 
 
 def load_trace(name: str) -> tuple[Result, str]:

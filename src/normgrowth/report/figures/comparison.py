@@ -1,4 +1,4 @@
-"""Where two runs part: a heat map of their differences, and how the differences of each stage grow."""
+"""Where two runs diverge: a heat map of their differences, and how the differences of each stage grow."""
 
 from typing import TYPE_CHECKING
 

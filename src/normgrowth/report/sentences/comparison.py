@@ -1,4 +1,4 @@
-"""Sentences on a comparison of two runs: where they part, why, and at which step their growth is compared."""
+"""Sentences on a comparison of two runs: where they diverge, why, and at which step their growth is compared."""
 
 from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import IDENTICAL
@@ -22,7 +22,7 @@ def sentences(result: Comparison) -> list[str]:
 
 
 def verdict(result: Comparison) -> list[str]:
-    """Where and why the runs part, or that they agree; then renamed tensors and tensors of one run only."""
+    """Where and why the runs diverge, or that they agree; then renamed tensors and tensors of one run only."""
     aligned = result.alignment
     if not result.judged:
         said = ["The runs share no step or no tensor, so they cannot be compared."]

@@ -11,7 +11,7 @@ PAPER_LAW = "sqrt"
 def verdict(fit: SeriesFit) -> list[str]:
     """Sentences on the best law, its evidence, and the limits of that evidence."""
     if fit.best_law is None:
-        return [f"Too few points to choose a law: {fit.points}, and these laws need {fit.points_needed}."]
+        return [f"Too few points to choose a law: {fit.points} of at least {fit.points_needed}."]
     sentences = (_evidence, _independence, _held_out, _exponents)
     return [text for sentence in sentences if (text := sentence(fit))]
 

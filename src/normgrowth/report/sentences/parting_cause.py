@@ -1,4 +1,4 @@
-"""Why two runs part: each cause as a sentence, with its evidence and what to check."""
+"""Why two runs diverge: each cause as a sentence, with its evidence and what to check."""
 
 from math import isclose, log2, sqrt
 
@@ -13,7 +13,7 @@ DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 
 def cause(one: Diagnosis) -> str:
     """One cause as a sentence, with its evidence and what to check."""
-    return f"The runs part at step {one.step:,}: {CAUSES[one.cause](one)}"
+    return f"The runs diverge at step {one.step:,}: {CAUSES[one.cause](one)}"
 
 
 def _initialization(one: Diagnosis) -> str:

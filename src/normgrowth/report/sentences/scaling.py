@@ -8,11 +8,7 @@ from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
 def sentences(result: Scaling, published: Scaling | None = None) -> list[str]:
     """Sentences on the curves, and on their distance to the published ones."""
     own = result.curves
-    said = [text for curves in own for text in _rates(curves)]
-    for bare in own:
-        for biased in own:
-            if bare.kind == biased.kind and bare.bias is False and biased.bias is True:
-                said += _biases(bare, biased)
+    said = [*_rates(own), *_overflows(own), *_biases(own)]
     for theirs in published.curves if published else []:
         for curves in own:
             if (curves.kind, curves.bias) == (theirs.kind, theirs.bias):
@@ -26,21 +22,40 @@ def sentences(result: Scaling, published: Scaling | None = None) -> list[str]:
     return said
 
 
-def _rates(curves: ScalingCurves) -> list[str]:
-    rates = [one.rate.sentence() for one in curves.networks if one.rate is not None]
-    said = []
-    for sentence in dict.fromkeys(rates):
-        count, seeds = rates.count(sentence), len(rates)
-        where = f" ({count} of {seeds} seeds)" if count < seeds else ""
-        said.append(f"{curves.run}: the error {sentence}{where}.")
-    if curves.overflow is not None:
-        said.append(
-            f"{curves.run}: a norm overflows from c = {curves.overflow:,.0f} on; these values are not drawn."
-        )
-    return said
+def _rates(own: list[ScalingCurves]) -> list[str]:
+    """A sentence for each rate, with the networks whose error falls like that."""
+    networks: dict[str, list[str]] = {}
+    for curves in own:
+        rates = [one.rate.sentence() for one in curves.networks if one.rate is not None]
+        for sentence in dict.fromkeys(rates):
+            count, seeds = rates.count(sentence), len(rates)
+            where = f" ({count} of {seeds} seeds)" if count < seeds else ""
+            networks.setdefault(sentence, []).append(f"{curves.run}{where}")
+    return [f"{'; '.join(names)}: the error {sentence}." for sentence, names in networks.items()]
 
 
-def _biases(bare: ScalingCurves, biased: ScalingCurves) -> list[str]:
+def _overflows(own: list[ScalingCurves]) -> list[str]:
+    return [
+        f"{curves.run}: a norm overflows from c = {curves.overflow:,.0f} on; these values are not drawn."
+        for curves in own
+        if curves.overflow is not None
+    ]
+
+
+def _biases(own: list[ScalingCurves]) -> list[str]:
+    """How much biases change the cosine of each kind of network, as one sentence."""
+    changes = [
+        f"{bare.kind} by at most {most:.3f} (at c = {c:.3g})"
+        for bare in own
+        for biased in own
+        if bare.kind == biased.kind and bare.bias is False and biased.bias is True
+        for most, c in _change(bare, biased)
+    ]
+    return [f"Biases change the mean cosine of {', '.join(changes)}."] if changes else []
+
+
+def _change(bare: ScalingCurves, biased: ScalingCurves) -> list[tuple[float, float]]:
+    """The largest change of the mean cosine and its c; nothing if the curves are not comparable."""
     known = all("cosine_saturated" in curves.values for curves in (bare, biased))
     if not known or not np.array_equal(bare.scales, biased.scales):
         return []
@@ -48,6 +63,4 @@ def _biases(bare: ScalingCurves, biased: ScalingCurves) -> list[str]:
     if not np.isfinite(apart).any():
         return []
     worst = int(np.nanargmax(apart))
-    return [
-        f"{bare.kind}: biases change the mean cosine by at most {apart[worst]:.3f}, at c = {bare.scales[worst]:.3g}."
-    ]
+    return [(float(apart[worst]), float(bare.scales[worst]))]

@@ -108,9 +108,10 @@ def _alignment(grids: Grids) -> str:
     steps, alignment = grids.model("alignment")
     if not len(steps):
         return ""
-    text = f"The alignment cos(δ, θ) of the last step is {small(alignment[-1])}"
+    unit = "step" if grids.tracked else "interval"
+    text = f"The alignment cos(δ, θ) of the last {unit} is {small(alignment[-1])}"
     return (
-        f"{text}; the mean of {len(steps)} steps is {small(alignment.mean())}."
+        f"{text}; the mean of {len(steps)} {unit}s is {small(alignment.mean())}."
         if len(steps) > 1
         else f"{text}."
     )

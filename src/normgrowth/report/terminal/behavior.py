@@ -30,8 +30,10 @@ def show(result: Behavior, console: "Console") -> None:
             columns.append(Cells("legal", [with_interval(one.legal_share) for one in networks]))
         if result.random_init:
             columns += [
-                Cells("same top,\nrandom weights", [percent(one.agreement.random) for one in networks], 2),
-                Cells("accuracy,\nrandom weights", [percent(one.accuracy.random) for one in networks], 3),
+                Cells(
+                    "same top token\n(random weights)", [percent(one.agreement.random) for one in networks], 2
+                ),
+                Cells("accuracy\n(random weights)", [percent(one.accuracy.random) for one in networks], 3),
             ]
         show_columns(console, columns)
     for sentence in sentences(result):

@@ -1,4 +1,4 @@
-"""A comparison in the terminal: where two runs part, a heat map of differences, and their growth by layer."""
+"""A comparison in the terminal: where two runs diverge, a heat map of differences, and their growth by layer."""
 
 from collections.abc import Callable, Sequence
 from math import isnan, nan
@@ -83,7 +83,8 @@ def _heat_map(grid: DifferenceGrid) -> list[str]:
         ]
         lines.append(f"{_cut(name, width):<{width}}  {''.join(signs)}")
     lines.append(
-        f"{SAME} identical  {ROUNDING} rounding  {SLIGHT} beyond it  {CLEAR} over 10 times  {GROSS} over 1,000 times"
+        f"{SAME} identical  {ROUNDING} within the noise floor  {SLIGHT} above it  {CLEAR} over 10 times  "
+        f"{GROSS} over 1,000 times"
     )
     return lines
 

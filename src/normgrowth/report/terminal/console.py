@@ -88,7 +88,7 @@ def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) 
     table, dropped = fitted(console, columns, last_bold)
     console.print(table)
     if dropped:
-        say(console, f"Hidden columns (--wide shows them): {', '.join(dropped)}.", "dim")
+        say(console, f"Hidden columns (--wide shows them): {'; '.join(dropped)}.", "dim")
 
 
 def fitted(

@@ -75,7 +75,7 @@ def _several(fits: list[SeriesFit], console: "Console") -> None:
         column("r²\nof best", None, "r2", r2),
         column("r²\nof sqrt", PAPER_LAW, "r2", r2),
         column("ΔAICc\nof sqrt", PAPER_LAW, "delta_effective", _tenth, 1),
-        column("sqrt, held-\nout error", PAPER_LAW, "held_out_error", share, 4),
+        column("held-out error\nof sqrt", PAPER_LAW, "held_out_error", share, 4),
         exponent("power", 1),
         exponent("power2", 2),
     ]

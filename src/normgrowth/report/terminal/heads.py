@@ -42,17 +42,17 @@ def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
         column("of the\nvisible", "attended_share", percent, 2),
         column("entropy\n/ log n", "entropy_share", percent, 3),
         column("effective\ne^H", "effective", few, 6),
-        column("on the\nfirst", "first_share", percent, 4),
-        column("on the\nprevious", "previous_share", percent, 5),
+        column("first\ntoken", "first_share", percent, 4),
+        column("previous\ntoken", "previous_share", percent, 5),
         column("distance", "distance", few, 7),
         column("distance,\nsaturated", "attended_distance", few, 5),
         column("largest\nlogit", "largest_logit", few, 8),
         column("gap", "gap", few, 8),
-        column("hard at\nscores ×", "hard_scale", factor, 5),
-        column("distance to\nsaturated", "saturated_distance", _share, 4),
+        column("scale to\nbe hard", "hard_scale", factor, 5),
+        column("change when\nsaturated", "saturated_distance", _share, 4),
     ]
     if "learned_sink_share" in heads.model:
-        columns.append(column("on the\nlearned sink", "learned_sink_share", percent, 4))
+        columns.append(column("on learned\nsink", "learned_sink_share", percent, 4))
     if heads.form == "attended_window":
         columns.append(column(f"attended in\nwindows of {window}", "attended_window", few, 3))
     return columns

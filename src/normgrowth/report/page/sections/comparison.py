@@ -1,4 +1,4 @@
-"""A comparison of two runs: where they part, a heat map of their differences, and a table of their growth."""
+"""A comparison of two runs: where they diverge, a heat map of their differences, and a table of their growth."""
 
 from collections.abc import Callable, Sequence
 from math import nan
@@ -29,7 +29,7 @@ def sections(content: Content) -> list[Section]:
         if grid is not None:
             items.append(_heat_map(result, grid, place))
         items.append(_table(result))
-    return [Section("comparison", "Where two runs part", said, items)] if results else []
+    return [Section("comparison", "Where two runs diverge", said, items)] if results else []
 
 
 def _partings(result: Comparison) -> Table:
