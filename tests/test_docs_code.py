@@ -13,6 +13,9 @@ import normgrowth
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 RUNNABLE = (
+    "growth",
+    "alignment",
+    "weight_decay",
     "fit",
     "dynamics",
     "t5",
