@@ -129,5 +129,5 @@ def test_deepspeed_is_refused():
     """By the class of its optimizer, which is not initialized here: that takes minutes on a CPU."""
     zero = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
     optimizer = zero.DeepSpeedZeroOptimizer.__new__(zero.DeepSpeedZeroOptimizer)
-    with pytest.raises(InputError, match="DeepSpeed's ZeRO steps flat partitions"):
+    with pytest.raises(InputError, match="DeepSpeed's ZeRO updates flat partitions"):
         NormTracker(tiny(), optimizer)

@@ -117,7 +117,7 @@ def _records(run: str, rows: Sequence[ModuleDegree]) -> Records:
 
 
 class _Origins:
-    """Finds the module whose output a term is: the outermost with the same degree and parameters."""
+    """Finds the module that computed a term: the outermost with the same degree and parameters."""
 
     def __init__(self, outputs: list[limits.Output]) -> None:
         self._found: dict[tuple[Degree, int], list[str]] = {}

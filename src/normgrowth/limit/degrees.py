@@ -55,7 +55,7 @@ class ModuleDegree:
 class DroppedTerm:
     """A sum whose terms differ in degree: the lower term is dropped in the limit.
 
-    kept_from, dropped_from: the module whose output the term is; None if it is not the output of a single module.
+    kept_from, dropped_from: the module that computed the term; None if it is not the output of a single module.
     dropped_parameters: parameters that only the dropped term depends on. kind: the relation of the terms: the dropped
     term is a bias, a constant, the residual stream from which the kept term was computed, or a branch computed from
     the kept term; or both depend on the same parameters. runs: runs of the module with this sum, from 0.
@@ -77,7 +77,7 @@ class TiedScores:
 
     rows: all softmax rows of the module. tied: rows with a tie in the leading order. near: tied rows whose scores are
     equal only within the tolerance. uniform: rows whose tie no order breaks, so that the keys get equal weight.
-    undecided: rows whose tie an order that was not computed might break.
+    undecided: rows with a tie that an omitted order might break.
     """
 
     module: str

@@ -36,7 +36,7 @@ class Tie:
     tied: int  # rows with a tie in the leading order
     near: int  # tied rows that are equal only within the tolerance
     uniform: int  # rows whose tie no order breaks: their keys get equal weight
-    undecided: int  # rows whose tie an order that was not computed might break
+    undecided: int  # rows with a tie that an omitted order might break
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Context:
     cancelled: Counter[str] = field(
         default_factory=Counter
     )  # module -> number of leading terms that cancel to 0
-    doubtful: int = 0  # values that depend on a tie that an order that was not computed might break
+    doubtful: int = 0  # values that depend on a tie that an omitted order might break
     unranked: int = 0  # values that depend on an exponentially small part that was not computed
     findings: dict[PassFinding, int] = field(default_factory=dict)  # finding -> count
     coarsest: float = 0.0  # largest unit of rounding among dtypes that coefficients were cast to

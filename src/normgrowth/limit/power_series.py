@@ -4,7 +4,7 @@
 
 Coefficients are exactly zero where an element has no part of that degree, so elements of one tensor may differ
 in degree. The leading term of every element is exact. Lower terms may be left out; `rest` is the highest degree
-that was left out. It shows whether a decision by lower orders is final or might change with more orders.
+that was omitted. It shows whether a decision by lower orders is final or might change with more orders.
 
 Below all powers there may be an exponentially small part: sigmoid(c) = 1 - exp(-c) + ... It determines the ranking
 of values that are equal in the limit, and the ratio and the logarithm of values that vanish.
@@ -68,18 +68,18 @@ class Unfinished(Protocol):
 @dataclass(slots=True)
 class Series:
     terms: tuple[Term, ...]  # in descending degree, at least one
-    rest: Fraction | None = None  # the highest degree that was left out; None: nothing was left out
+    rest: Fraction | None = None  # the highest omitted degree; None: nothing was omitted
     zero: bool = False  # exactly 0, so without a degree
-    doubt: bool = False  # attention weights with a tie that an order that was left out might break
+    doubt: bool = False  # attention weights with a tie that an omitted order might break
     exponential: Exponential | None = None
     lost: bool = False  # there may be an exponentially small part that was not computed
-    exact_zeros: bool = False  # even if lost, elements that are 0 are exactly 0, for example after relu
+    exact_zeros: bool = False  # elements that are 0 are exactly 0 even if `lost`, for example after relu
     diverges: Exception | None = None  # the error for infinite elements, raised if a result depends on them
     scales: dict[Fraction, Tensor] | None = (
         None  # for scores: |q||k| of each matrix by degree, which bounds their rounding
     )
     unfinished: Unfinished | None = None  # deferred orders that `terms` lack; None: none
-    known_zeros: bool = False  # for elements that are 0, no power of c was left out
+    known_zeros: bool = False  # for elements that are 0, no power of c was omitted
 
     @property
     def top(self) -> Term:

@@ -43,7 +43,7 @@ class Limit:
 
     Attributes after a call, from the last call: `degrees` (module -> degree of its output), `ties`, `sums` (sums of
     terms of unequal degree), `vanished` (parameters that the output no longer depends on), `cancelled` (leading terms
-    that cancel to 0 although a lower order was left out), `doubtful` (number of values that orders that were left out
+    that cancel to 0 although a lower order was omitted), `doubtful` (number of values that omitted orders
     might change), `findings` (finite masks; values converted out of torch, which only the first call detects). The
     output of a call can be passed to the next call (a KV cache) and keeps its degree. Another Limit raises an error
     for it.
@@ -77,7 +77,7 @@ class Limit:
 
     @property
     def undecided(self) -> int:
-        """The number of softmax rows whose tie an order that was left out might break."""
+        """The number of softmax rows with a tie that an omitted order might break."""
         return sum(tie.undecided for tie in self.ties)
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ LEVELS = ("tensor", "layer", "role", "model")
 def update_blocks(
     adapters: Sequence[Adapter], steps: Sequence[int], squares: Floats, levels: Sequence[str] = LEVELS
 ) -> Iterator[Block]:
-    """The norms of updates, of each matrix and of all in a layer, role and model. squares: (steps, adapters)."""
+    """The norms of the updates, by matrix, layer, role and model. squares: (steps, adapters)."""
     if not adapters or not steps:
         return
     for level, names, layers, roles, group in levels_of(adapters):
@@ -36,7 +36,7 @@ def update_blocks(
 
 @dataclass
 class LoraUpdates:
-    """‖scale·BA‖² by step, an entry for each adapter. names: of all tensors that count."""
+    """‖scale·BA‖² by step, an entry for each adapter. names: those of all counted tensors."""
 
     adapters: Sequence[Adapter]
     names: Sequence[str]
@@ -44,7 +44,7 @@ class LoraUpdates:
     notes: list[str] = field(default_factory=list)
 
     def take(self, step: int, kept: Floats | None, get: Callable[[], Checkpoint] | None) -> Floats | None:
-        """The squares of a step in the rows of B, as they are stored: those that were kept, else measured now.
+        """The squares of a step, stored in the rows of B: `kept` if it is given, else measured now.
 
         None if there are no adapters, the checkpoint is gone (get is None), or its scale is unknown.
         """

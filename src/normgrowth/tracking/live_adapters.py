@@ -31,7 +31,7 @@ def find_live_adapters(
     tensors: Mapping[str, Tensor],
     name_in_model: Mapping[str, str],
 ) -> list[LiveAdapter]:
-    """The adapters whose layer has their scale in `scaling`, as those of PEFT have it."""
+    """The adapters of layers that have the attribute `scaling`, as in PEFT."""
     found = []
     shapes = {reading.name: tuple(tensors[reading.name].shape) for reading in readings}
     for adapter in find_adapters(readings, shapes):

@@ -182,7 +182,7 @@ def _gradients(
         gradients = [gradient for gradient, _ in pairs]
         if dot:
             found = summed([theta for _, theta in pairs], gradients)
-            # The gradient is the reference of θ, so Σgθ = Σg² + Σg(θ − g).
+            # The columns for θ with reference g are Σg² and Σg(θ − g), and Σgθ is their sum.
             sums = torch.stack([found[:, REF_SQUARE], found[:, REF_SQUARE] + found[:, REF_DOT]], 1)
         else:
             sums = summed(gradients)[:, :1]

@@ -68,7 +68,7 @@ def unwrap_optimizer(optimizer: Any) -> Optimizer:
     """The optimizer inside wrappers such as accelerate's, because a wrapper may skip steps."""
     if type(optimizer).__module__.partition(".")[0] == "deepspeed":
         raise InputError(
-            f"{type(optimizer).__name__}: DeepSpeed's ZeRO steps flat partitions that are not the model's parameters; "
+            f"{type(optimizer).__name__}: DeepSpeed's ZeRO updates flat partitions, not the model's parameters; "
             "use DDP or FSDP2 (torch.distributed.fsdp.fully_shard)"
         )
     while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):

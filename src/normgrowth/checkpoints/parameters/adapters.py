@@ -15,9 +15,9 @@ from math import prod, sqrt
 from normgrowth.checkpoints.parameters.parameter_names import Reading
 
 CONFIG = "adapter_config.json"
-DEFAULT = "default"  # the adapter that PEFT makes unasked
+DEFAULT = "default"  # PEFT's name of an adapter that the user did not name
 _FACTOR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.(?!weight$|bias$)([^.]+))?(?:\.weight)?")
-_WRAPPER = "base_model.model."  # in front of the names that patterns are about
+_WRAPPER = "base_model.model."  # prefix of module names, which patterns lack
 _LITERAL = re.compile(r"\^?[\w.]+")
 
 
@@ -25,7 +25,7 @@ _LITERAL = re.compile(r"\^?[\w.]+")
 class Adapter:
     """The update of one matrix. Its layer and role are those of its factors."""
 
-    name: str  # of the module that is adapted; with the adapter behind it unless that is the default one
+    name: str  # of the adapted module, followed by the name of the adapter unless that is "default"
     layer: int | None
     layer_name: str | None
     role: str
@@ -37,7 +37,7 @@ class Adapter:
 
 
 def find_adapters(readings: Sequence[Reading], shapes: Mapping[str, tuple[int, ...]]) -> tuple[Adapter, ...]:
-    """The adapters of which both factors are among the readings."""
+    """The adapters with both factors among the readings."""
     factors: dict[tuple[str, str, bool], dict[str, Reading]] = {}
     for reading in readings:
         if found := _FACTOR.fullmatch(reading.name):
@@ -51,7 +51,7 @@ def find_adapters(readings: Sequence[Reading], shapes: Mapping[str, tuple[int, .
         down, up = pair["A"], pair["B"]
         a, b = shapes[down.name], shapes[up.name]
         if len(a) < 2 or len(b) < 2 or a[0] != b[1] or prod(b[2:]) != 1:
-            continue  # of a grouped convolution, or of something else
+            continue  # not a product of two matrices, as in a grouped convolution
         name = module if adapter == DEFAULT else f"{module}.{adapter}"
         adapters.append(
             Adapter(name, up.layer, up.layer_name, up.role, module, adapter, down.name, up.name, a[0])
@@ -61,7 +61,7 @@ def find_adapters(readings: Sequence[Reading], shapes: Mapping[str, tuple[int, .
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """What is read of adapter_config.json."""
+    """The fields of adapter_config.json that determine the scale."""
 
     r: int
     lora_alpha: float
@@ -70,9 +70,9 @@ class AdapterConfig:
     alpha_pattern: dict[str, float] | None = field(default_factory=dict)
 
     def scale(self, adapter: Adapter) -> float | None:
-        """The factor of BA: lora_alpha / r, with use_rslora lora_alpha / √r. None where it is not certain.
+        """The factor of BA: lora_alpha / r, or lora_alpha / √r with use_rslora. None if it is uncertain.
 
-        Patterns are compared as names: a regular expression from a file is not run.
+        Patterns are compared as plain names, because regular expressions from an untrusted file are not run.
         """
         patterns = [*(self.rank_pattern or ()), *(self.alpha_pattern or ())]
         if not all(map(_LITERAL.fullmatch, patterns)):
@@ -85,7 +85,7 @@ class AdapterConfig:
 
 
 def _of_module(patterns: Mapping[str, float], module: str, default: float) -> float:
-    """The value of the first name that a module has or ends with; with ^ it must be the whole name."""
+    """The value of the first pattern that the module's name ends with, or equals if the pattern begins with ^."""
     whole = module.removeprefix(_WRAPPER)
     for name, value in patterns.items():
         if whole == name.removeprefix("^") or (name[0] != "^" and whole.endswith(f".{name}")):

@@ -260,7 +260,7 @@ def _buffer(name: str, tensor: Tensor) -> str:
     if "sinusoid" in name or (leaf == "weights" and parent == "embed_positions"):
         return "position table"
     # 8-bit matrices are weights; other integers are packed, so their values have no meaning by themselves.
-    quantised = tensor.dtype == "I8" and leaf in ("weight", "kernel") and len(tensor.shape) > 1
-    if tensor.dtype[:1] in ("I", "U") and not quantised:
+    quantized = tensor.dtype == "I8" and leaf in ("weight", "kernel") and len(tensor.shape) > 1
+    if tensor.dtype[:1] in ("I", "U") and not quantized:
         return "integers"  # not trained by gradients
     return "booleans" if tensor.dtype == "BOOL" else ""

@@ -60,7 +60,7 @@ class CellStore:
                     old, new = ({"kind": "sweep", **one} for one in different)
                     raise FolderMismatch(folder.path, old, new)
             there = [p.name for p in folder.path.iterdir()] if folder.path.is_dir() else []
-            # The facts are written first, so a sweep that is killed at its start leaves only a part of this file.
+            # This file is written first, so a sweep that is killed at its start leaves at most an incomplete one.
             strangers = [file for file in there if not file.startswith(f".{FACTS}.")]
             if strangers and FACTS not in strangers:
                 raise InputError(f"{out} contains {strangers[0]} but no sweep; choose another folder")

@@ -35,7 +35,7 @@ def forget(tensor: Tensor) -> None:
 
 
 def remember(found: Tensor, exact: Tensor, run: object) -> Tensor:
-    """The result of an operation on constants, with its float32 values attached; only these if it has 32 bits."""
+    """The result of an operation on constants, with its float32 values attached; a 32-bit result is these values."""
     if found.dtype not in HALVES:
         return exact.to(found.dtype)
     setattr(found.untyped_storage(), EXACT, (run, laid_out(exact, found)))

@@ -18,8 +18,7 @@ class SavedState:
     """The contents of arguments (lists, dictionaries, objects such as caches) and of a model's buffers and attributes.
 
     Of an attribute that is neither a tensor nor a container, only the reference is saved. Hooks that the pass
-    registers are removed with the attribute that says so: transformers would register its own twice, and return
-    each attention twice.
+    registers are removed, because transformers would register its own again and return each attention twice.
     """
 
     def __init__(self, arguments: Any, modules: Iterable[nn.Module]) -> None:

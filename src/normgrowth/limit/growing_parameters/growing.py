@@ -17,7 +17,7 @@ from normgrowth.limit.growing_parameters.layout import Group, ParameterLayout, s
 
 
 def growing_parameters(model: nn.Module, fixed: Sequence[str] = ()) -> list[tuple[str, Tensor]]:
-    """The parameters that grow. Parameters that overlap in memory (tied weights) are one, under the first name.
+    """The parameters that grow. Parameters that overlap in memory (tied weights) count as one, under the first name.
 
     fixed: names or patterns of parameters that do not grow; a tied parameter is fixed by any of its names.
     """

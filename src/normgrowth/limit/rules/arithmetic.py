@@ -127,7 +127,7 @@ def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:
 def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) -> None:
     """Count leading terms that cancel to 0 although the next order may have been left out: more orders are needed.
 
-    If leading terms do not cancel, their sum is the leading term, because orders that were left out are lower.
+    If leading terms do not cancel, their sum is the leading term, because omitted orders are lower.
     """
     top = found.at(a.top.degree)
     if top is not None and all_nonzero(top):

@@ -12,7 +12,7 @@ from normgrowth.limit.rules.arithmetic import add, both, open_ties, series
 
 @rule("gt", "lt", "ge", "le", "eq", "ne")
 def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
-    """The comparison of the sign of the difference with 0, for large c."""
+    """Compare two values for large c, by the sign of their difference."""
     if _is_same(a, b):  # x == x, as in isfinite
         return operation(a.top.value, a.top.value)
     difference = _difference(a, b)
@@ -27,7 +27,7 @@ def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
 
 
 def _incomplete(difference: Series, a: Series, b: Series) -> Tensor:
-    """Elements whose leading terms cancel and whose sign comes from a term at or below the highest one left out."""
+    """Elements whose leading terms cancel, and whose sign depends on a term at or below the highest omitted one."""
     like = difference.top.value
     open_, higher, found = (
         torch.ones_like(like, dtype=torch.bool),
@@ -60,7 +60,7 @@ def _exactly_zero(x: Any) -> bool:
 
 
 def _count_open(operation: Operation, x: Series, count: int, vanishing: int = 0) -> None:
-    """Count ties that an order that was left out, or an exponentially small part, might break.
+    """Count ties that an omitted order, or an exponentially small part, might break.
 
     vanishing: ties of values without a power of c, which only an exponentially small part might break.
     """
@@ -175,7 +175,7 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _incomplete_ranks(x: Series, sorted_keys: list[Tensor], dim: int) -> Tensor:
-    """Neighbors with equal leading terms that a term at or below the highest one left out puts in order."""
+    """Neighbors with equal leading terms, whose order depends on a term at or below the highest omitted one."""
     after, before = (
         Series(
             tuple(

@@ -30,7 +30,7 @@ def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
 
 
 def _count_cancelled(operation: Operation, f: Any, found: Series, a: Series, b: Series) -> None:
-    """Count sums whose leading products cancel to 0 although an order that was left out may remain."""
+    """Count sums whose leading products cancel to 0 although an omitted order may remain."""
     rest, top = found.rest, found.at(a.top.degree + b.top.degree)
     if rest is None or found.zero or (top is not None and all_nonzero(top)):
         return

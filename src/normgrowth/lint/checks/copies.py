@@ -114,7 +114,7 @@ def _original_row(members: Sequence[int], n: int, apart: Distance) -> int:
 
 
 def _either(members: Sequence[int], n: int, apart: Distance) -> bool:
-    """Whether either of two equal checkpoints at the end may be the copy."""
+    """Whether the series ends with two equal checkpoints and either may be the copy."""
     first = members[0]
     if list(members) != [n - 2, n - 1] or first < 2:
         return list(members) == [n - 2, n - 1]

@@ -17,7 +17,7 @@ Sampled = tuple[tuple[int, ...], Floats]  # shape, and a sample of the values
 ALIKE = 0.5  # limit of δ² over the mean variance; an unrelated tensor has 2
 FEWEST = 32  # tensors with fewer values need a stricter limit, because they may agree by chance
 CLOSE, FEW = 0.1, 8  # this stricter limit, and the number of values below which nothing is recognized
-FARTHER = 3.0  # limit of the rms change, as a multiple of the largest one of a recognized tensor
+FARTHER = 3.0  # limit of the rms change, as a multiple of the largest rms change among recognized tensors
 
 
 def match_renamed(old: Mapping[str, Sampled], new: Mapping[str, Sampled]) -> dict[str, str]:

@@ -164,7 +164,7 @@ class _Intervals:
         return bool(before), bool(self.moved[run[1] :, column].any())
 
     def alone(self, column: int, run: Run, part: Run) -> Finding:
-        """Return the finding of a run in which, for a part, only this tensor of its module is unchanged."""
+        """Return the finding for a run of intervals; in some of them, only this tensor of its module is unchanged."""
         before, after = self.ends(column, run)
         if before and (after or (run[1] == run[0] + 1 and len(self.rows) > 2)):
             return self.stale(column, part)

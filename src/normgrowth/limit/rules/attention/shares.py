@@ -44,7 +44,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
         led = term.value != 0 if led is None else led | (term.value != 0)
         following = positive[place + 1].degree if place + 1 < len(positive) else ZERO
         if x.rest is not None and x.rest >= following and not counts.undecided:
-            # Orders that were left out would come before the next term; but they are always below the leading term.
+            # Omitted orders may come before the next term, but they are always below the leading term.
             counts.undecided = int((open_ & (winners & led).any(dim)).sum())
     assert alive is not None
     found = alive.to(x.top.value.dtype)
@@ -110,7 +110,7 @@ def _equal(level: Tensor, alive: Tensor, dim: int) -> Tensor:
 
 
 def _below_zero(x: Series) -> Fraction | None:
-    """The highest degree of the weights that was left out; at most 0, because weights are bounded."""
+    """The highest omitted degree of the weights; at most 0, because weights are bounded."""
     return highest(
         *(min(d, ZERO) for d in (*(t.degree for t in x.terms if t.degree < 0), x.rest) if d is not None)
     )

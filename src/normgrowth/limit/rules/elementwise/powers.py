@@ -83,7 +83,7 @@ def expanded(operation: Operation, x: Series, found: Series, derivative: Callabl
 
 
 def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
-    """Count leading terms that are 0 although a lower term was left out: the limit is then unknown."""
+    """Count leading terms that are 0 although a lower term was omitted: the limit is then unknown."""
     if matters and x.rest is not None and not all_nonzero(x.top.value):
         nothing = torch.ones_like(x.top.value, dtype=torch.bool)
         for term in x.terms:

@@ -44,7 +44,7 @@ def _partings(result: Comparison) -> Table:
         column("noise floor", [one.floor for one in found], "{:.1e}".format),
         column("tensors", [one.tensors for one in found], "{:,}".format),
     ]
-    return Table(f"Where {result.a.source} (a) and {result.b.source} (b) part", columns)
+    return Table(f"Where {result.a.source} (a) and {result.b.source} (b) diverge", columns)
 
 
 def _heat_map(result: Comparison, grid: DifferenceGrid, place: int) -> Map:

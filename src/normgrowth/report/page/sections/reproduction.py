@@ -47,7 +47,7 @@ def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> 
             ("Caveats", result.caveats, "printed"),
         ]
         items = [_checks(title, checks, stated) for title, checks, stated in tables if checks]
-        found.append(Section("errata", "Where print and code are wrong", items=items))
+        found.append(Section("errata", "Errors in the paper and in its code", items=items))
     return [replace(section, id=f"{section.id}-{place}") for section in found] if place else found
 
 

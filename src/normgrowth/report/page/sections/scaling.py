@@ -29,4 +29,4 @@ def sections(content: Content) -> list[Section]:
             if curves:
                 alt = f"{title} as all weights grow, {len(curves)} networks."
                 items.append(Chart(f"{quantity}-{place}", title, alt, x, ChartAxis(label, log=log), curves))
-    return [Section("scaling", "On the way to the limit", said, items)] if items else []
+    return [Section("scaling", "Convergence to the limit", said, items)] if items else []
