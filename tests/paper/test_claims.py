@@ -59,7 +59,7 @@ def test_verdicts_on_the_published_numbers():
         assert measured["norm-sqrt"][f"r² of a√t + b: {scope}"] == pytest.approx(r2, abs=5e-5)
         assert measured["alignment"][f"share of growth by steps: {scope}"] == pytest.approx(share, abs=0.005)
     for start, change in (("30%", 26.8), ("50%", 21.2), ("60%", 17.9)):
-        label = f"largest minus least: total from {start}"
+        label = f"largest minus smallest: total from {start}"
         assert measured["step-size"][label] == pytest.approx(change, abs=0.05)
     assert measured["norm-layers"]["rank correlation of slope and layer"] == pytest.approx(0.71, abs=0.005)
     assert found["step-size"].measured["last, expected of its fewer steps"] == pytest.approx(286, abs=1)

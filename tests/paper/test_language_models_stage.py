@@ -143,7 +143,7 @@ def test_growth_is_what_the_records_say(evidence):
         _, norms = evidence.stored_of("language_models").records.where(run=name).series("norm")
         factors.append(norms[-1] / norms[0])
     assert found["models"] == 3
-    assert found["least factor"] == pytest.approx(min(factors))
+    assert found["smallest factor"] == pytest.approx(min(factors))
     assert found["largest factor"] == pytest.approx(max(factors))
 
 

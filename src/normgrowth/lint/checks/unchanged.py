@@ -75,7 +75,7 @@ class _Intervals:
         of_layers = [columns for layer, columns in self.layers.items() if layer is not None]
         for columns in (*of_layers, *_modules(self.e)):
             found[:, columns] |= self.unchanged[:, columns] & self.whole(columns)[:, None]
-        # For the same tensor in every layer, layers that are unchanged as a whole are no evidence.
+        # Layers that are unchanged as a whole say nothing about the same tensor in other layers.
         resting = {layer: self.whole(columns) for layer, columns in self.layers.items()}
         for columns in _same_in_every_layer(self.e):
             own = [self.e.readings[self.e.names[i]].layer_name for i in columns]

@@ -82,7 +82,7 @@ class WeightDecay(Claim):
     source = "text; the grid from the authors' code"
     scope = "AdamW with a constant rate, one epoch; the models of the grid"
     would_change = "The paper's model size, other optimizers or schedules."
-    least: float = number("growth ends at λ, least")
+    least: float = number("growth ends at λ, smallest")
     largest: float = number("growth ends at λ, largest")
     power: float = number("as a power of η")
     at_default: float = number("at η = 0.001")

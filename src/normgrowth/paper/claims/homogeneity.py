@@ -26,7 +26,7 @@ class SaturationLimit(Claim):
     networks: float = number("networks")
     distance: float = number("largest distance from the limit")
     tie_saturated: float = number("at a tie: largest weight of the saturated network")
-    tie_moved: float = number("at a tie: the same as weights grow")
+    tie_moved: float = number("at a tie: the same weight as the network grows")
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
@@ -167,7 +167,7 @@ class HomogeneousGradient(Claim):
     would_change = "Runs in which the norm doubles: only they distinguish ‖θ‖ from a constant."
     gradients: float = number("gradients")
     degree_error: float = number("largest error of their degree")
-    least_drift: float = number("κ, later half over earlier: least")
+    least_drift: float = number("κ, later half over earlier: smallest")
     largest_drift: float = number("κ, later half over earlier: largest")
     largest_growth: float = number("largest factor of growth")
 

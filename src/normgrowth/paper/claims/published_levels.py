@@ -98,7 +98,7 @@ class RisesWithDepth(Claim):
     p_value: Mapping[str, float] = number("its p-value: ")
     random: Mapping[str, float] = number("rank correlation with random weights: ")
     first: Mapping[str, float] = number("first layer: ")
-    least: Mapping[str, float] = number("least of a layer: ")
+    least: Mapping[str, float] = number("smallest of a layer: ")
 
     @classmethod
     def measure(cls, _: Evidence) -> Self:

@@ -34,11 +34,11 @@ class Conversion(Claim):
     converted: float = number("of these converted")
     saturated: float = number("at a saturation of 0.98 or more")
     level: float = number("largest saturation")
-    least: float = number("least agreement")
+    least: float = number("smallest agreement")
     largest: float = number("largest agreement")
     random: float = number("largest agreement of random networks")
     lost: float = number("largest loss of accuracy")
-    kept: float = number("least loss of accuracy")
+    kept: float = number("smallest loss of accuracy")
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
@@ -98,7 +98,7 @@ class LocalHeads(Claim):
     local: float = number("share that focuses locally")
     closer: float = number("share closer than visible positions on average")
     untrained: float = number("the same before training")
-    least: float = number("least ratio of attended to visible distance")
+    least: float = number("smallest ratio of attended to visible distance")
     median: float = number("median ratio")
     layers: float | None = number("layers", default=None)
 

@@ -30,8 +30,8 @@ class RisesWithScale(Claim):
     published, source = "figure", "published (Figure 4)"
     scope = "random encoders of 12 layers of 768, inputs of one sentence"
     would_change = "The authors' inputs and initialization, which their figure does not state."
-    at_1: float = number("least cosine at c = 1")
-    at_10: float = number("least cosine at c = 10")
+    at_1: float = number("smallest cosine at c = 1")
+    at_10: float = number("smallest cosine at c = 10")
     distance: float = number("largest distance from the published curves")
 
     @classmethod

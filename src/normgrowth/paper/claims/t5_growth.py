@@ -119,8 +119,8 @@ class NormLayers(Claim):
     published, source = "figure", FIGURE_1
     scope = LAYERS
     would_change = "The decoder's layers, which are not published, or another run."
-    least_factor: float = number("least factor of growth")
-    least_r2: float = number("least r² of a√t + b")
+    least_factor: float = number("smallest factor of growth")
+    least_r2: float = number("smallest r² of a√t + b")
     rank_correlation: float = number("rank correlation of slope and layer")
     p_value: float = number("its p-value")
 
@@ -168,7 +168,7 @@ class DirectionConsecutive(Claim):
     would_change = "Checkpoints at other distances: the cosine depends on the number of steps between them."
     first: float = number("cosine, first interval")
     last: float = number("cosine, last interval")
-    least_layer: float = number("least of a layer, last interval")
+    least_layer: float = number("smallest of a layer, last interval")
     layer_spread: float = number("layers differ by, last interval")
 
     @classmethod
@@ -280,7 +280,7 @@ class StepSize(Claim):
     published, source = "change of less than 20; a drop at the last checkpoint, an artifact", FIGURE_5
     scope = f"{BLOCKS}; the paper does not say where large t begins"
     would_change = "A definition of large t, or the decoder's checkpoints: ‖δ‖ grows in the decoder."
-    change: Mapping[str, float] = number("largest minus least: ")
+    change: Mapping[str, float] = number("largest minus smallest: ")
     mean: Mapping[str, float] = number("mean of the later half: ")
     last: float = number("last")
     expected_last: float = number("last, expected of its fewer steps")

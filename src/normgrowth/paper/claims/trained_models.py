@@ -33,10 +33,10 @@ class UniformGrowth(Claim):
         "Longer runs: local exponents of T5's layers differ by 0.15, which would change ratios by 40 % over a tenfold "
         "number of steps."
     )
-    t5_least: float = number("T5: least factor of a layer, whole training")
+    t5_least: float = number("T5: smallest factor of a layer, whole training")
     t5_largest: float = number("T5: largest factor")
     t5_move: float = number("T5: largest move of a layer's ratio, later half")
-    t5_least_power: float = number("T5: least local exponent of a layer, later half")
+    t5_least_power: float = number("T5: smallest local exponent of a layer, later half")
     t5_largest_power: float = number("T5: largest local exponent")
     models: float = number("models here")
     steady: float = number("of these with ratios that move by 10 % at most")
@@ -104,7 +104,7 @@ class ScalarGrowth(Claim):
     scope = "single weights of the blocks, last checkpoint against the first, of models with a true mask"
     would_change = "Runs in which the norm grows much more."
     models: float = number("models")
-    least: float = number("least share of scalars that grew")
+    least: float = number("smallest share of scalars that grew")
     largest: float = number("largest share that grew")
     sign_changed: float = number("largest share that changed its sign")
     growth: float = number("largest factor of a norm")
@@ -147,10 +147,10 @@ class LanguageModelGrowth(Claim):
     would_change = "Norms of the authors' runs without embeddings."
     models: float = number("models")
     grew: float = number("that grew")
-    least: float = number("least factor")
+    least: float = number("smallest factor")
     largest: float = number("largest factor")
     runs: float = number("the authors' runs")
-    fell: Mapping[str, float] = number("the authors' runs that fell, least norm over the first: ")
+    fell: Mapping[str, float] = number("the authors' runs that fell, smallest norm over the first: ")
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
@@ -186,7 +186,7 @@ class LanguageModelSaturation(Claim):
     would_change = "The paper's size and 5 epochs (--scale paper): levels rise with training."
     models: float = number("models")
     saturated: float = number("at 0.98 or more")
-    least: float = number("least level")
+    least: float = number("smallest level")
     largest: float = number("largest level")
     others: float = number("to other tokens, at the largest level")
     layers: float | None = number("layers", default=None)
