@@ -3,7 +3,7 @@
 mode.py            LimitMode: intercepts each operation of a forward pass
 operations.py      the table of rules, and Operation, the first argument of each rule
 schemas.py         which arguments an operation writes to or shares, whether it saturates
-storage.py         degree marks on storages: conversion between tensors and series
+marked_storage.py  degree marks on storages: conversion between tensors and series
 partial_writes.py  writing a series into a part of a storage
 half_precision.py  bfloat16 and float16 tensors, which are computed in float32
 """

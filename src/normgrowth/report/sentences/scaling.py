@@ -8,18 +8,24 @@ from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
 def sentences(result: Scaling, published: Scaling | None = None) -> list[str]:
     """Sentences on the curves, and on their distance to the published ones."""
     own = result.curves
-    said = [*_rates(own), *_overflows(own), *_biases(own)]
+    return [*_rates(own), *_overflows(own), *_biases(own), *_distances(own, published)]
+
+
+def _distances(own: list[ScalingCurves], published: Scaling | None) -> list[str]:
+    """The distance of each measured curve to the published one, as one sentence."""
+    distances = []
     for theirs in published.curves if published else []:
         for curves in own:
             if (curves.kind, curves.bias) == (theirs.kind, theirs.bias):
                 ours = np.stack([curves.at("cosine_flattened", c) for c in theirs.scales])  # (scales, seeds)
                 apart = ours.mean(1) - theirs.of("cosine_flattened")[0]
                 worst = int(np.abs(apart).argmax())
-                said.append(
-                    f"{theirs.run}: measured {curves.run} differs by {np.abs(apart).mean():.3f} on average; "
-                    f"the largest difference is {apart[worst]:+.3f}, at c = {theirs.scales[worst]:.2g}."
+                distances.append(
+                    f"{curves.run} {np.abs(apart).mean():.3f} ({apart[worst]:+.3f} at c = {theirs.scales[worst]:.2g})"
                 )
-    return said
+    if not distances:
+        return []
+    return [f"Mean distance to the published curves (and the largest difference): {'; '.join(distances)}."]
 
 
 def _rates(own: list[ScalingCurves]) -> list[str]:
