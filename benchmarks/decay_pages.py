@@ -55,9 +55,9 @@ ANSWERS = (
     "cells, diverged",
     "the norm grows in",
     "growth ends at λ",
-    "as a power of η",
-    "over λ*, median",
-    "given by alignment, median",
+    "exponent p in λ ∝ ηᵖ",
+    "λ/λ*, median",
+    "part from alignment, median",
     "cells with the best loss that grow",
 )
 
@@ -96,10 +96,10 @@ def edge_table(grid: SweepGrid) -> str:
         "growth ends at λ",
         "λ*",
         "λ/λ*",
-        "of it by alignment",
-        "by steps",
+        "part from alignment",
+        "part from steps",
         "best dev loss",
-        "sign",
+        "sign changes",
     )
     return table(titles, rows)
 

@@ -60,7 +60,7 @@ def ways(corpus: Corpus) -> dict[str, tuple[Loss, list[np.ndarray]]]:
     order = np.random.default_rng(1).permutation(len(lengths))
     anyhow = [order[i : i + 16] for i in range(0, len(order), 16)]
     return {
-        "by length, real places only": (ours, by_length),
+        "by length, real tokens only": (ours, by_length),
         "padded to the longest of the batch": (padded_to(None), anyhow),
         f"padded to {corpus.positions}": (padded_to(corpus.positions), anyhow),
     }
@@ -101,7 +101,7 @@ def _rate(pairs: list[tuple[int, float]]) -> float:
 
 def table(results: dict[str, Any]) -> str:
     lines = [
-        "| model | batches | real tokens per second | ours is so many times as fast |",
+        "| model | batches | real tokens per second | speedup of the first row |",
         "|---|---|---|---|",
     ]
     for model, found in results["models"].items():
