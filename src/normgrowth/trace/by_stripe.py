@@ -83,7 +83,7 @@ class Job:
     buffers: BufferPool = field(default_factory=BufferPool)
 
     def last_use(self) -> dict[int, int]:
-        """Return the last position that needs each position."""
+        """Return for each position the last position that is compared with it."""
         found = {place: place for place in self.checkpoints}
         for place, references in self.plan.items():
             found |= {reference: max(place, found[reference]) for reference in references}

@@ -17,7 +17,7 @@ Texts = str | Path | Sequence[str]  # a file, or sentences
 SENTENCES = 100
 SHORTEST = 8  # minimum words of a sentence of the Python documentation
 TOPICS = "the Python documentation (pydoc_data.topics)"
-AS_WORDS = "its words as ids in the order of the text: no tokenizer came with the model"
+AS_WORDS = "words numbered in order of appearance (the model has no tokenizer)"
 MOST_UNKNOWN = 0.1  # maximum share of unknown tokens without a warning
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask")
 
