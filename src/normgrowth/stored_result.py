@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FILE, SIDECAR = "records.parquet", "records.json"
 LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run; JOURNAL: of earlier versions
 PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
-PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds: a writer may have replaced only one of the two files yet
+PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds; so far a writer may have replaced only one of the two files
 # Folders of earlier versions name the command that wrote them instead of a kind.
 COMMANDS = {"train": "run", "reproduce": "reproduction", "tracker": "trace"}
 
