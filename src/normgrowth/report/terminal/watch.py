@@ -70,7 +70,8 @@ def watch_table(trace: Trace, console: "Console") -> Any:
         column("gradient", "gradient_norm", 4),
         column("LoRA\nupdate", "lora_update_norm", 2),
     ]
-    title = f"{grids.run}: step {last:,}, {len(grids.steps):,} measured"
+    measured = f"{len(grids.steps):,} measured step{'' if len(grids.steps) == 1 else 's'}"
+    title = f"{grids.run}: step {last:,}, {measured}; factor: since step {grids.steps[0]:,}"
     notes = (*trace.notes[-3:], *trace.problems[-3:])
     shown, _ = fitted(console, [c for c in columns if c is not None])
     said = (Text(visible(note), style="yellow") for note in notes)
