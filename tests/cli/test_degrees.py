@@ -219,7 +219,7 @@ def test_the_trained_minilm(capsys):
     said = " ".join(out.split())
     assert code == 0
     assert "encoder.layer.0-5.attention.output (every block): attention.output.dense (degree 3)" in said
-    assert "the bias of every Linear but pooler.dense" in said
+    assert "the bias of every Linear except pooler.dense" in said
 
 
 def test_some_of_the_modules():
