@@ -3,15 +3,21 @@
     sigmoid(x) = 1 - exp(-x) + ...        if x grows: weight -1, decay x
 
 In a sum, the part with the slowest decay remains. If two parts have the same decay, their weights add.
+
+A power of c in front of an exponential is a part of its decay: c^k exp(-d) = exp(-(d - k log c)). The logarithm grows
+slower than every power, so its term has the degree LOG_C, which is smaller than the degree of any network.
 """
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normgrowth.limit.power_series import ZERO, Exponential, Series, Term, combine, finished
+from normgrowth.limit.power_series import ZERO, Exponential, Series, Term, combine, finished, from_parts, highest
+
+LOG_C = Fraction(1, 1 << 40)  # the degree that stands for log c in a decay
 
 
 def nothing(like: Tensor) -> Exponential:
@@ -87,26 +93,44 @@ def leading_values(x: Series) -> Tensor:
     return found
 
 
-def of_product(found: Series, a: Series, b: Series) -> Series:
-    """The product with its exponentially small part: (A + α)(B + β) = AB + αB + Aβ + αβ.
+def leading_degrees(x: Series) -> Tensor:
+    """The degree of each element; 0 if it has no term."""
+    found = torch.zeros_like(x.top.value)
+    for term in reversed(x.terms):
+        found = torch.where(term.value != 0, float(term.degree), found)
+    return found
 
-    Powers of c in front of an exponential are ignored.
-    """
+
+def multiplied(part: Exponential, by: Series) -> Exponential:
+    """The part times a series, of which the leading order remains."""
+    found = weighted(part, leading_values(by))
+    powers = leading_degrees(by)
+    if not bool(powers.any()):
+        return found
+    log_c = Series((Term(LOG_C, -powers.expand(found.weight.shape), 0),))
+    return replace(found, decay=combine(lambda x, y: x + y, found.decay, log_c))
+
+
+def of_product(found: Series, a: Series, b: Series) -> Series:
+    """The product with its exponentially small part: (A + α)(B + β) = AB + αB + Aβ + αβ."""
     if a.exponential is None and b.exponential is None:
         lost = a.lost or b.lost
         return found if found.lost == lost else found.changed(lost=lost)
     part = None
     for x, y in ((a, b), (b, a)):
         if x.exponential is not None:
-            part = plus(part, weighted(x.exponential, leading_values(y)), found.shape)
+            part = plus(part, multiplied(x.exponential, y), found.shape)
     if a.exponential is not None and b.exponential is not None:
         decay = combine(lambda x, y: x + y, a.exponential.decay, b.exponential.decay)
         part = plus(part, Exponential(a.exponential.weight * b.exponential.weight, decay), found.shape)
     return found.changed(exponential=part, lost=a.lost or b.lost)
 
 
-def summed_over(part: Exponential, dims: list[int], keep: bool) -> Exponential:
-    """The sum over some dimensions: the parts with the slowest decay, added."""
+def summed_over(part: Exponential, dims: list[int], keep: bool) -> tuple[Exponential, bool]:
+    """The sum over some dimensions: the parts with the slowest decay, added.
+
+    Also returns whether several parts have the slowest decay although an order of it was left out.
+    """
     order = [d for d in range(part.weight.dim()) if d not in dims] + dims
     outer = [part.weight.shape[d] for d in order[: len(order) - len(dims)]]
 
@@ -125,7 +149,8 @@ def summed_over(part: Exponential, dims: list[int], keep: bool) -> Exponential:
         replace(term, value=value.gather(-1, place).squeeze(-1).reshape(shape))
         for term, value in zip(part.decay.terms, terms, strict=True)
     )
-    return Exponential(total.reshape(shape), replace(part.decay, terms=kept))
+    several = part.decay.rest is not None and bool((slowest.sum(-1) > 1).any())
+    return Exponential(total.reshape(shape), replace(part.decay, terms=kept)), several
 
 
 def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Tensor]:
@@ -136,11 +161,18 @@ def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Te
     growing = torch.zeros(shape, dtype=torch.bool, device=weight.device)
     sign = torch.zeros_like(weight)
     for term in slower.terms:
-        if term.degree > 0:
+        if term.degree > LOG_C:
             sign = torch.where(sign == 0, torch.sign(term.value), sign)
-    level = slower.at(ZERO)
+    level, log_c = slower.at(ZERO), slower.at(LOG_C)
     size = weight if level is None else weight * torch.exp(-level)
     value = torch.where(sign == 0, size, torch.zeros_like(size))
+    parts = {ZERO: (value, slower.sources)}
+    if log_c is not None:
+        powers = torch.where(value != 0, -log_c, torch.zeros_like(log_c))
+        parts = {
+            Fraction(power).limit_denominator(1 << 16): (value.masked_fill(powers != power, 0.0), slower.sources)
+            for power in powers.unique().tolist()
+        }
     part = Exponential(torch.where(sign > 0, weight, torch.zeros_like(weight)), slower)
     growing = (sign < 0) & (weight != 0)
-    return Series((Term(ZERO, value, slower.sources),), exponential=part), growing
+    return from_parts(parts).changed(exponential=part), growing

@@ -316,7 +316,8 @@ def _one_degree(series: tuple[Series, ...]) -> list[Term] | None:
 def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders: int) -> Series:
     """Apply a bilinear function to pairs of terms in descending degree, until every element has a leading term."""
     if a.zero or b.zero:
-        return Series((Term(ZERO, f(a.top.value, b.top.value), 0),), zero=True)
+        exact = any(x.zero and not x.lost and x.exponential is None for x in (a, b))
+        return Series((Term(ZERO, f(a.top.value, b.top.value), 0),), zero=True, exact_zeros=exact)
     top = a.top.degree + b.top.degree
     rest = highest(
         None if a.rest is None else a.rest + b.top.degree, None if b.rest is None else b.rest + a.top.degree

@@ -76,9 +76,8 @@ class LimitMode(TorchDispatchMode):
             storages.append(storage._cdata)
             if (mark := self._mark(storage)) is not None:
                 marks[id(tensor)] = mark
-                if not mark.zero:
-                    grows = True
-                    small = small or mark.lost or mark.exponential is not None
+                grows = grows or not mark.zero
+                small = small or mark.lost or mark.exponential is not None
                 endless = endless or mark.diverges is not None
         if not marks and not (self.context.attention_only and schema.softmax):
             return self._plain(func, schema, args, kwargs)
@@ -90,7 +89,7 @@ class LimitMode(TorchDispatchMode):
             return func(*args, **kwargs)
         refusal = self._diverges(marks, schema.functional, args) if endless else None
         # Whether the result may lack an exponentially small part if the rule does not compute one.
-        lost = small or (grows and schema.saturates and not self.context.exponentials)
+        lost = small or (grows and schema.saturates)
         if schema.writes:
             return self._in_place(func, schema, args, kwargs, marks, half, lost, refusal)
         dtype = result_dtype(schema, args, kwargs, tensors, half) if half or kwargs else None
@@ -269,9 +268,9 @@ def _diverging(value: Any, endless: Exception | None) -> Any:
 
 
 def _losing(value: Any, lost: bool) -> Any:
-    if lost and isinstance(value, Series) and value.exponential is None and not (value.lost or value.zero):
-        return value.changed(lost=True)
-    return value
+    if not lost or not isinstance(value, Series) or value.exponential is not None or value.lost:
+        return value
+    return value if value.zero and value.exact_zeros else value.changed(lost=True)
 
 
 def _tensors(args: Any, kwargs: Any) -> list[Tensor]:

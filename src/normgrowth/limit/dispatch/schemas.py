@@ -56,6 +56,6 @@ def schema_of(func: Any) -> OpSchema:
         views,
         views and not writes and func is not torch.ops.aten.view.dtype,
         name in DRAWS,
-        name.removesuffix("_") in SATURATING,
+        name.removesuffix("_") in SATURATING or name in SOFTMAXES,
         name in SOFTMAXES,
     )

@@ -60,7 +60,8 @@ def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
         if (hidden := mask_of(y)) is not None:
             open_ = add(x, constant(y.top.value.masked_fill(hidden, 0.0)))
             top = open_.top.value.masked_fill(hidden, float("-inf"))
-            return replace(open_, terms=(replace(open_.top, value=top), *open_.terms[1:]), zero=False)
+            lower = [replace(t, value=t.value.masked_fill(hidden, 0.0)) for t in open_.terms[1:]]
+            return replace(open_, terms=(replace(open_.top, value=top), *lower), zero=False)
     if a.zero or b.zero:
         return of_sum(_fitted(b if a.zero else a, shape, dtype), a, b)
     found = _fitted(without_zeros(_side_by_side(a.terms, b.terms), highest(a.rest, b.rest)), shape, dtype)

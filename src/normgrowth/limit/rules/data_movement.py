@@ -65,8 +65,8 @@ def total(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
         return found
     given = operation.named(args, kwargs)
     dims = [d % len(x.shape) for d in given.get("dim") or range(len(x.shape))]
-    part = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
-    return found.changed(exponential=part, lost=x.lost)
+    part, several = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
+    return found.changed(exponential=part, lost=x.lost or several)
 
 
 @rule("constant_pad_nd")

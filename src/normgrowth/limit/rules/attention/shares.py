@@ -61,12 +61,16 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
         rest = _below_zero(x) if bool((several > 1).any()) else None
     shares = Series((Term(ZERO, found, sources),), rest, doubt=counts.undecided > 0)
     if operation.context.exponentials:
-        shares = replace(shares, exponential=_left_behind(x, found, visible, dim), lost=x.lost)
+        part, several = _left_behind(x, found, visible, dim)
+        shares = replace(shares, exponential=part, lost=x.lost or x.exponential is not None or several)
     return shares
 
 
-def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) -> Exponential:
-    """The exponentially small weights exp(-(largest - score)) of losing keys, and their effect on the winners."""
+def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) -> tuple[Exponential, bool]:
+    """The exponentially small weights exp(-(largest - score)) of losing keys, and their effect on the winners.
+
+    Also returns whether the effect on the winners may depend on an order that was left out.
+    """
     best = shares.argmax(dim, keepdim=True)
     open_ = x.map(lambda value: _only(value, visible).nan_to_num(neginf=0.0))
     behind = combine(
@@ -74,12 +78,13 @@ def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) ->
     )
     loses = shares == 0 if visible is None else (shares == 0) & visible
     weight = torch.where(loses, shares.gather(dim, best), shares.new_zeros(()))
-    taken = summed_over(Exponential(weight, behind), [dim % weight.dim()], keep=True)
+    taken, several = summed_over(Exponential(weight, behind), [dim % weight.dim()], keep=True)
     winners = (shares > 0).expand(x.shape)
     decay = combine(
         lambda a, b: torch.where(winners, a, b), taken.decay.map(lambda v: v.expand(x.shape)), behind
     )
-    return Exponential(torch.where(winners, -shares * taken.weight, weight), replace(decay, lost=False))
+    part = Exponential(torch.where(winners, -shares * taken.weight, weight), replace(decay, lost=False))
+    return part, several
 
 
 def _only(value: Tensor, alive: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import nothing, times
+from normgrowth.limit.exponentials import nothing, of_product, plus, times, weighted
 from normgrowth.limit.power_series import (
     ZERO,
     Exponential,
@@ -20,6 +20,7 @@ from normgrowth.limit.power_series import (
     by_element,
     combine,
     constant,
+    decided,
     highest,
     product,
 )
@@ -69,15 +70,47 @@ def activation(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> An
     found = towards(operation, x, f, ACTIVATIONS[name])
     if name == "softplus" and x.top.degree > 0 and all_nonzero(x.top.value):
         found = found.changed(known_zeros=True)
-    unit = name != "softplus" or operation.named(args, kwargs).get("beta", 1) == 1
-    if operation.context.exponentials and name in TAILS and unit:
-        found = replace(found, exponential=tail(x, *TAILS[name]), lost=x.lost)
+    if operation.context.exponentials:
+        found = _with_tail(operation, name, x, found, f, args, kwargs)
     return (found, found) if name == "log_sigmoid_forward" else found
 
 
 # How functions approach their asymptotes: f(x) = asymptote + weight · exp(-rate |x|), as (weight on the left, weight on
 # the right, rate). softplus with beta = 1.
-TAILS = {"sigmoid": (1.0, -1.0, 1.0), "tanh": (2.0, -2.0, 2.0), "softplus": (1.0, 1.0, 1.0)}
+TAILS = {
+    "sigmoid": (1.0, -1.0, 1.0),
+    "tanh": (2.0, -2.0, 2.0),
+    "softplus": (1.0, 1.0, 1.0),
+    "log_sigmoid_forward": (-1.0, -1.0, 1.0),
+}
+
+
+def _with_tail(
+    operation: Operation,
+    name: str,
+    x: Series,
+    found: Series,
+    f: Callable[[Tensor], Tensor],
+    args: Any,
+    kwargs: Any,
+) -> Series:
+    """The result with its exponentially small part: how f approaches its asymptotes, and f'(x) times that of x."""
+    if name == "silu":  # x sigmoid(x)
+        gate = Operation(aten.sigmoid.default, operation.context)
+        return of_product(found, x, activation(gate, replace(x, exponential=None))).changed(
+            lost=x.lost or x.exponential is not None
+        )
+    if name not in TAILS or (name == "softplus" and operation.named(args, kwargs).get("beta", 1) != 1):
+        return found
+    part: Exponential | None = tail(x, *TAILS[name])
+    if x.exponential is not None:
+        level = x.at(ZERO)
+        slope = _derivative(f, torch.zeros_like(x.top.value) if level is None else level, 1)
+        if (growing := growing_elements(x)) is not None:
+            lines = ACTIVATIONS[name]
+            slope = torch.where(growing, _by_sign(x.sign(), lines.left[0], 0.0, lines.right[0]), slope)
+        part = plus(part, weighted(x.exponential, slope), found.shape)
+    return replace(found, exponential=part, lost=x.lost)
 
 
 def tail(x: Series, left: float, right: float, rate: float) -> Exponential:
@@ -104,7 +137,10 @@ def elu(operation: Operation, x: Series, alpha: float = 1, scale: float = 1, inn
     above = x.only(sign > 0).map(lambda value: value * scale)
     below = x.only(sign < 0).map(lambda value: value * inner)
     curve = towards(operation, below, torch.expm1, Asymptotes((0, -1), (0, 0)))
-    return shortened(add(above, curve.map(lambda value: value * (alpha * scale))), operation.orders + 1)
+    found = shortened(add(above, curve.map(lambda value: value * (alpha * scale))), operation.orders + 1)
+    if operation.context.exponentials and x.exponential is None:
+        found = replace(found, exponential=tail(x, float(alpha * scale), 0.0, float(inner)), lost=x.lost)
+    return found
 
 
 @rule("celu")
@@ -196,7 +232,10 @@ def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
     else:
         sign = x.sign()
         found = times(x, operation(sign, *args) * sign)  # 1, -1, the slope or 0
-    return replace(found, exact_zeros=operation.name == "relu")
+    exact = x.exact_zeros or (x.rest is None and not x.lost and x.exponential is None)
+    if operation.name == "relu":  # what it cut off is exactly 0; what vanishes may be above 0
+        exact = exact or decided([term.value for term in x.terms])
+    return replace(found, exact_zeros=operation.name == "relu" and exact)
 
 
 @rule("_prelu_kernel")
@@ -224,11 +263,13 @@ def threshold(operation: Operation, x: Series, at: Any, value: Any) -> Series:
     return piecewise_linear(Operation(aten.relu.default, operation.context), x)
 
 
-@rule("sin", "cos", "log1p", "sinh", "cosh", "erfinv", "tan", "atan", "asin", "acos", "atanh")
+@rule("sin", "cos", "sinh", "cosh", "erfinv", "tan", "atan", "asin", "acos", "atanh")
 def smooth(operation: Operation, x: Series) -> Series:
     if growing_elements(x) is not None:
         raise operation.refuse(f"has no limit that is a power of c for an input of degree {x.top.degree}")
     level = x.at(ZERO)
+    if level is not None and operation.name in ("atanh", "erfinv") and bool((level.abs() >= 1).any()):
+        raise operation.refuse("has no limit that is a power of c for an input of 1 or -1")
     if operation.name not in ("asin", "acos") or level is None or not bool((edge := level.abs() == 1).any()):
         return towards(operation, x, operation, LIKE_STEP)
     # The slope is infinite there: a term lower by d degrees changes the result at d/2 degrees.

@@ -8,12 +8,22 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import times
-from normgrowth.limit.power_series import ZERO, Series, Term, combine, constant, from_parts, highest, product
+from normgrowth.limit.exponentials import LOG_C, multiplied, plus, times
+from normgrowth.limit.power_series import (
+    ZERO,
+    Series,
+    Term,
+    combine,
+    constant,
+    from_parts,
+    highest,
+    product,
+    without_zeros,
+)
 from normgrowth.limit.rules.arithmetic import add, series, summed
 from normgrowth.limit.rules.attention.softmax import distribution
-from normgrowth.limit.rules.elementwise.activations import Asymptotes, growing_elements, tail, towards
-from normgrowth.limit.rules.elementwise.powers import expanded, power
+from normgrowth.limit.rules.elementwise.activations import Asymptotes, growing_elements, smooth, tail, towards
+from normgrowth.limit.rules.elementwise.powers import expanded, power, square
 
 aten = torch.ops.aten
 
@@ -36,7 +46,11 @@ def exponential(operation: Operation, x: Series) -> Series:
     if not operation.context.exponentials:
         return found
     rate = math.log(2) if operation.name == "exp2" else 1.0
-    return replace(found, exponential=tail(x, 1.0, 0.0, rate), lost=x.lost or refusal is not None)
+    part = tail(x, 1.0, 0.0, rate)
+    if x.exponential is not None:  # exp(x + α) = exp(x) + exp(x) α
+        slope = add(found, series(1.0, found)) if operation.name == "expm1" else times(found, rate)
+        part = plus(part, multiplied(x.exponential, slope), found.shape)
+    return replace(found, exponential=part, lost=x.lost or refusal is not None)
 
 
 def _sources(x: Series, where: Tensor) -> int:
@@ -55,7 +69,7 @@ def raised(operation: Operation, x: Any, exponent: Any) -> Series:
         exponent = float(exponent)
     if isinstance(x, Series) and not isinstance(exponent, Tensor | Series):
         if exponent == 2:
-            return product(torch.mul, x, x, operation.orders)
+            return square(operation, x)
         return power(operation, x, exponent)
     base = None if isinstance(x, Series) else torch.as_tensor(x)
     if base is None or not isinstance(exponent, Series) or bool((base <= 0).any()):
@@ -93,7 +107,13 @@ def logarithm(operation: Operation, x: Series) -> Series:
     if x.exponential is None:
         operation.context.unranked += int(gone.sum())
         return found
-    inside = add(times(x.exponential.decay, -unit), Series((Term(ZERO, operation(x.exponential.weight), 0),)))
+    if x.lost:
+        operation.context.unranked += int(gone.sum())
+    decay = x.exponential.decay
+    if decay.at(LOG_C) is not None:  # log(c^k exp(-d)) = k log c - d, of which the logarithm is left out
+        powers = [term for term in decay.terms if term.degree != LOG_C]
+        decay = without_zeros(powers, highest(decay.rest, LOG_C))
+    inside = add(times(decay, -unit), Series((Term(ZERO, operation(x.exponential.weight), 0),)))
     zeros = torch.zeros_like(level)
     outside = Series((Term(ZERO, torch.where(gone, zeros, found.top.value), x.sources),), below)
     return combine(lambda a, b: torch.where(gone, a, b), inside.only(gone), outside, moves=True)
@@ -109,6 +129,16 @@ def _near_one(operation: Operation, x: Series, found: Series, unit: float) -> Se
         return found
     lower = Series(x.terms[1:], highest(x.rest, 2 * x.terms[1].degree))
     return combine(lambda a, b: torch.where(ones, a, b), times(lower, unit), found, moves=True)
+
+
+@rule("log1p")
+def logarithm_beside_one(operation: Operation, x: Series) -> Series:
+    """log(1 + x); the logarithm itself where x is -1 in the limit."""
+    level = x.at(ZERO)
+    if growing_elements(x) is None and (level is None or not bool((level == -1).any())):
+        return smooth(operation, x)
+    log = Operation(aten.log.default, operation.context, arguments=operation.arguments)
+    return logarithm(log, add(x, series(1.0, x)))
 
 
 @rule("logsumexp", "special_logsumexp")

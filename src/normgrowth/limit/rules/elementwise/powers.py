@@ -32,7 +32,7 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
     p = _rational(exponent)
     if p == 0:
         return series(torch.ones_like(x.top.value))
-    if p < 0 and x.zero:
+    if p < 0 and x.zero and not x.lost and x.exponential is None:
         raise operation.refuse("division by an exact zero")
     count_cancelled(operation, x, p < 0)
 
@@ -42,7 +42,7 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
     found = by_element(x, f)
     found = expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
     found.known_zeros = x.known_zeros  # safe: `found` is not shared yet
-    if x.exponential is None or p < 0:
+    if x.exponential is None:
         return found
     return found.changed(exponential=_small_part(x, x.exponential, float(p)), lost=x.lost)
 
@@ -94,7 +94,7 @@ def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
 
 @rule("square")
 def square(operation: Operation, x: Series) -> Series:
-    return product(torch.mul, x, x, operation.orders)
+    return of_product(product(torch.mul, x, x, operation.orders), x, x)
 
 
 @rule("sqrt")
@@ -134,6 +134,10 @@ def _divided_by_vanishing(operation: Operation, a: Series, b: Series, gone: Tens
     if b.exponential is None:
         operation.context.unranked += int(gone.sum())
         return found.map(lambda value: value.masked_fill(gone, float("nan")))
+    if (a.lost or b.lost) and b.exponential.decay.rest is None:
+        operation.context.unranked += int(gone.sum())
+    elif a.lost or b.lost:
+        operation.context.doubtful += int(gone.sum())
     shape = found.shape
     wide = gone.expand(shape)
     numerator = a.exponential or nothing(a.top.value)
