@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.limit.power_series import ZERO, Exponential, Series, Term, combine, finished, from_parts, highest
+from normgrowth.limit.power_series import (
+    ZERO,
+    Exponential,
+    Series,
+    Term,
+    combine,
+    finished,
+    from_parts,
+)
 
 LOG_C = Fraction(1, 1 << 40)  # the degree that stands for log c in a decay
 
@@ -170,7 +178,10 @@ def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Te
     if log_c is not None:
         powers = torch.where(value != 0, -log_c, torch.zeros_like(log_c))
         parts = {
-            Fraction(power).limit_denominator(1 << 16): (value.masked_fill(powers != power, 0.0), slower.sources)
+            Fraction(power).limit_denominator(1 << 16): (
+                value.masked_fill(powers != power, 0.0),
+                slower.sources,
+            )
             for power in powers.unique().tolist()
         }
     part = Exponential(torch.where(sign > 0, weight, torch.zeros_like(weight)), slower)

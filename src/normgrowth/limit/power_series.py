@@ -11,7 +11,7 @@ of values that are equal in the limit, and the ratio and the logarithm of values
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol
 
@@ -214,6 +214,32 @@ def masked(value: Tensor) -> Tensor | None:
     if (least := float(value.amin())) <= bound:
         return value <= bound
     return value == least if least == torch.finfo(torch.float16).min else None
+
+
+def infinite(value: Tensor) -> Tensor | None:
+    """Minus infinity for masks, infinity for constants above minus the bound, else 0; None if there are none."""
+    hidden = masked(value)
+    if hidden is None and not (value.is_floating_point() and value.numel()):
+        return None
+    bound = -mask_bound(value.dtype)
+    if hidden is None and not float(value.amax()) >= bound:
+        return None
+    found = torch.zeros_like(value)
+    found = found if hidden is None else found.masked_fill(hidden, -torch.inf)
+    return found.masked_fill(value >= bound, torch.inf)
+
+
+def infinities_first(x: Series) -> Series:
+    """The series with infinite elements in its leading term, where they outweigh what grows."""
+    for term in x.terms[1:]:
+        here = infinite(term.value) if term.degree == 0 else torch.where(term.value.isinf(), term.value, 0.0)
+        if here is None or not nonzero(here):
+            continue
+        gone = here != 0
+        terms = [replace(t, value=t.value.masked_fill(gone, 0.0)) for t in x.terms]
+        terms[0].value.add_(here)
+        x = x.changed(terms=tuple(terms))
+    return x
 
 
 def decided(terms: list[Tensor]) -> bool:

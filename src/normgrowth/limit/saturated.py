@@ -43,10 +43,10 @@ class Limit:
 
     Attributes after a call, from the last call: `degrees` (module -> degree of its output), `ties`, `sums` (sums of
     terms of unequal degree), `vanished` (parameters that the output no longer depends on), `cancelled` (leading terms
-    that cancel to 0 although a lower order was omitted), `doubtful` (number of values that omitted orders
-    might change), `findings` (finite masks; values converted out of torch, which only the first call detects). The
-    output of a call can be passed to the next call (a KV cache) and keeps its degree. Another Limit raises an error
-    for it.
+    that cancel to 0 although a lower order was omitted), `doubtful` (number of values that omitted orders might change,
+    and of NaN in the output), `findings` (finite masks; values converted out of torch, which only the first call
+    detects). The output of a call can be passed to the next call (a KV cache) and keeps its degree. Another Limit
+    raises an error for it.
     """
 
     model: nn.Module
@@ -159,7 +159,7 @@ class Limit:
                     if leaf.diverges is not None:
                         raise leaf.diverges
                     alive |= _leading(leaf).sources if not leaf.zero else 0
-                    self.doubtful += leaf.doubt
+                    self.doubtful += leaf.doubt + int(_leading(leaf).value.isnan().sum())
             self.vanished = [
                 name
                 for bit, (name, _) in enumerate(parameters)

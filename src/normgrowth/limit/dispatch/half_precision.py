@@ -18,6 +18,7 @@ from normgrowth.limit.power_series import mask_bound, masked
 
 EXACT = "_normgrowth_exact"  # storage attribute with the float32 values of a rounded constant
 HALF_MASK = mask_bound(torch.float16)
+WIDE_MASK = torch.finfo(torch.float32).min
 
 
 def remembered(tensor: Tensor, run: object) -> torch.UntypedStorage | None:
@@ -53,17 +54,19 @@ def exact_constant(value: Any, run: object) -> Any:
 
 
 def exact_argument(value: Any, run: object) -> Any:
-    """A constant in float32 for a rule. Masks become minus infinity."""
+    """A constant in float32 for a rule. Masks get the minimum of float32."""
     if isinstance(value, torch.dtype):
         return wide(value)
     if isinstance(value, float):  # the mask value of float16 is an ordinary number in float32
-        return -math.inf if value <= HALF_MASK else value
+        return WIDE_MASK if -math.inf < value <= HALF_MASK else value
     if not isinstance(value, Tensor) or value.dtype not in HALVES:
         return value
     if (exact := remembered(value, run)) is not None:
         return same_place(value, exact)
     widened = value.float()
-    return widened if (hidden := masked(value)) is None else widened.masked_fill(hidden, -math.inf)
+    if (hidden := masked(value)) is None:
+        return widened
+    return widened.masked_fill(hidden & value.isfinite(), WIDE_MASK)
 
 
 def result_dtype(

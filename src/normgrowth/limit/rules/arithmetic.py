@@ -21,6 +21,7 @@ from normgrowth.limit.power_series import (
     finished,
     hides,
     highest,
+    infinite,
     masked,
     nonzero,
     product,
@@ -42,24 +43,26 @@ def series(value: Any, like: Series | None = None) -> Series:
     return constant(value)
 
 
-def mask_of(x: Series) -> Tensor | None:
-    return masked(x.top.value) if x.is_constant and not x.top.sources else None
+def infinite_part(x: Series) -> Tensor | None:
+    """The infinite elements of a constant, among them its masks, and 0 elsewhere; None if there are none."""
+    return infinite(x.top.value) if x.is_constant and not x.top.sources else None
 
 
 # --- sums ----------------------------------------------------------------------------------------------------
 def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
-    """The sum: terms of equal degree are added, others are kept as separate terms. Masked elements stay minus infinity.
+    """The sum: terms of equal degree are added, others are kept as separate terms. Infinite elements stay infinite.
 
-    masks: False if neither argument has a mask.
+    masks: False if neither argument has a mask or another infinite element.
     """
     if alpha != 1:
         b = times(b, alpha)
     shape = broadcast_shape(a.shape, b.shape)
     dtype = torch.result_type(a.top.value, b.top.value)
     for x, y in ((a, b), (b, a)) if masks else ():
-        if (hidden := mask_of(y)) is not None:
+        if (edge := infinite_part(y)) is not None:
+            hidden = edge != 0
             open_ = add(x, constant(y.top.value.masked_fill(hidden, 0.0)))
-            top = open_.top.value.masked_fill(hidden, float("-inf"))
+            top = open_.top.value + edge
             lower = [replace(t, value=t.value.masked_fill(hidden, 0.0)) for t in open_.terms[1:]]
             return replace(open_, terms=(replace(open_.top, value=top), *lower), zero=False)
     if a.zero or b.zero:
@@ -107,11 +110,14 @@ def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series
 
 
 def may_mask(x: Series) -> bool:
-    """Whether a constant has values low enough to be a mask, exact or finite; one scan for both checks."""
+    """Whether a constant has values that may be a mask, exact or finite, or infinite; one scan for all checks."""
     if x.top.sources or x.zero or not x.is_constant:
         return False
     value = x.top.value
-    return value.is_floating_point() and value.numel() > 0 and float(value.amin()) <= FINITE_MASK
+    if not value.is_floating_point() or not value.numel():
+        return False
+    least, most = torch.aminmax(value)
+    return float(least) <= FINITE_MASK or float(most) >= -FINITE_MASK
 
 
 def find_finite_mask(operation: Operation, a: Series, b: Series) -> None:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.power_series import Series, Term, combine, highest
-from normgrowth.limit.rules.arithmetic import add, both, open_ties, series
+from normgrowth.limit.power_series import Series, Term, highest, infinities_first
+from normgrowth.limit.rules.arithmetic import add, both, infinite_part, open_ties, series
+from normgrowth.limit.rules.data_movement import choose
 
 
 @rule("gt", "lt", "ge", "le", "eq", "ne")
@@ -15,11 +16,10 @@ def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
     """Compare two values for large c, by the sign of their difference."""
     if _is_same(a, b):  # x == x, as in isfinite
         return operation(a.top.value, a.top.value)
-    difference = _difference(a, b)
-    sign = difference.sign()
+    sign, difference, endless = _order(a, b)
     if difference.rest is not None or difference.lost:
         equal = (sign == 0) | _incomplete(difference, *both(a, b))
-        equal &= torch.isfinite(difference.top.value)
+        equal &= ~endless & torch.isfinite(difference.top.value)
         zeros = difference.exact_zeros or _exactly_zero(a) or _exactly_zero(b)
         if not zeros:
             _count_open(operation, difference, open_ties(equal, a, b))
@@ -76,14 +76,40 @@ def _difference(a: Any, b: Any) -> Series:
     return add(*both(a, b), -1)
 
 
+def _order(a: Any, b: Any) -> tuple[Tensor, Series, Tensor]:
+    """The sign of a - b for large c; the difference, and where a or b is infinite, which it does not show."""
+    a, b = (infinities_first(x) for x in both(a, b))
+    edges = [_edge(a), _edge(b)]
+    if edges == [None, None]:
+        difference = _difference(a, b)
+        sign = difference.sign()
+        return sign, difference, torch.zeros_like(sign, dtype=torch.bool)
+    first, second = (
+        torch.zeros_like(x.top.value) if e is None else e for x, e in zip((a, b), edges, strict=True)
+    )
+    endless = (first != 0) | (second != 0)
+    opened = [x.move(lambda value: torch.where(endless, torch.zeros_like(value), value)) for x in (a, b)]
+    difference = _difference(*opened)
+    beyond = torch.sign(torch.nan_to_num(first - second, nan=0.0))  # infinities of one sign are equal
+    return torch.where(endless, beyond, difference.sign()), difference, endless
+
+
+def _edge(x: Series) -> Tensor | None:
+    """The infinite elements of a series, and 0 elsewhere; None if there are none."""
+    if x.is_constant:
+        return infinite_part(x)
+    endless = x.top.value.isinf()
+    return torch.where(endless, x.top.value, 0.0) if bool(endless.any()) else None
+
+
 @rule("maximum")
 def larger(operation: Operation, a: Any, b: Any) -> Series:
-    return _open(operation, a, b, -1) or _chosen(_difference(a, b).sign() >= 0, a, b)
+    return _open(operation, a, b, -1) or _chosen(_order(a, b)[0] >= 0, a, b)
 
 
 @rule("minimum")
 def smaller(operation: Operation, a: Any, b: Any) -> Series:
-    return _open(operation, a, b, 1) or _chosen(_difference(a, b).sign() <= 0, a, b)
+    return _open(operation, a, b, 1) or _chosen(_order(a, b)[0] <= 0, a, b)
 
 
 def _open(operation: Operation, a: Any, b: Any, side: int) -> Series | None:
@@ -99,7 +125,7 @@ def _open(operation: Operation, a: Any, b: Any, side: int) -> Series | None:
 
 def _chosen(first: Tensor, a: Any, b: Any) -> Series:
     like = a if isinstance(a, Series) else b
-    return combine(lambda x, y: torch.where(first, x, y), series(a, like), series(b, like), moves=True)
+    return choose(first, series(a, like), series(b, like))
 
 
 @rule("clamp", "hardtanh")
@@ -143,6 +169,7 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     Elements are ranked by their leading coefficients, then by the next orders, and last by the exponentially small
     part. Undecided ties are returned separately for values with a power of c and for values without one.
     """
+    x = infinities_first(x)
     keys = [term.value for term in x.terms]
     if (part := x.exponential) is not None:
         side = torch.sign(part.weight)

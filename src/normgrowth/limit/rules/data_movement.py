@@ -8,8 +8,8 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import summed_over, times
-from normgrowth.limit.power_series import Series, Term, combine, constant
-from normgrowth.limit.rules.arithmetic import add, find_finite_mask, mask_of, series
+from normgrowth.limit.power_series import Series, Term, all_nonzero, combine, constant
+from normgrowth.limit.rules.arithmetic import add, find_finite_mask, infinite_part, series
 
 # fmt: off
 MOVES = (
@@ -34,6 +34,7 @@ LINEAR = (
 )
 # fmt: on
 MOVING = frozenset(MOVES)
+SUMS = frozenset({"sum", "mean", "cumsum", "trace", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d"})
 EMPTY = torch.Size([0])
 
 
@@ -50,7 +51,23 @@ def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
     if dtype is torch.float32 and x.top.value.dtype == torch.float64:
         operation.context.coarsest = torch.finfo(torch.float32).eps
     apply = x.move if operation.name in MOVING else x.map
-    return apply(lambda value: operation(value, *args, **kwargs))
+    found = apply(lambda value: operation(value, *args, **kwargs))
+    if x.rest is not None and operation.name in SUMS:
+        _count_cancelled(operation, x, found, args, kwargs)
+    return found
+
+
+def _count_cancelled(operation: Operation, x: Series, found: Series, args: Any, kwargs: Any) -> None:
+    """Count sums whose leading terms cancel to 0 although an order that was left out may remain."""
+    if x.zero or all_nonzero(found.top.value):
+        return
+    gone = torch.ones_like(found.top.value, dtype=torch.bool)
+    for term in found.terms:
+        if x.rest is None or term.degree > x.rest:
+            gone &= term.value == 0
+    summed = operation((x.top.value != 0).to(torch.float32), *args, **kwargs)
+    if count := int((gone & (summed > 0)).sum()):
+        operation.context.cancelled[operation.context.module] += count
 
 
 @rule("neg")
@@ -151,18 +168,16 @@ def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, 
 
 
 def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -> Series:
-    """x with some elements replaced by values; masks among either stay masks."""
-    masks = [mask_of(x), mask_of(values)]
-    if masks == [None, None]:
+    """x with some elements replaced by values; infinite elements of either stay infinite."""
+    edges = [infinite_part(x), infinite_part(values)]
+    if edges == [None, None]:
         return combine(put, x, values, moves=True)
-    x, values = (s if m is None else _opened(s, m) for s, m in zip((x, values), masks, strict=True))
+    x, values = (s if e is None else _opened(s, e) for s, e in zip((x, values), edges, strict=True))
     found = combine(put, x, values, moves=True)
-    ones = [
-        torch.zeros_like(s.top.value) if m is None else m.to(s.top.value.dtype)
-        for s, m in zip((x, values), masks, strict=True)
+    infinities = [
+        torch.zeros_like(s.top.value) if e is None else e for s, e in zip((x, values), edges, strict=True)
     ]
-    hidden = put(*ones) != 0
-    return add(found, constant(torch.zeros_like(found.top.value).masked_fill(hidden, float("-inf"))))
+    return add(found, constant(put(*infinities)))
 
 
 @rule("index_fill")
@@ -206,22 +221,19 @@ def finite(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series
 
 
 def choose(condition: Tensor, a: Series, b: Series) -> Series:
-    """Elements of a where the condition holds, else of b; chosen masks stay masks."""
-    hidden: Tensor | None = None
-    for x, here in ((a, condition), (b, ~condition)):
-        if (mask := mask_of(x)) is not None:
-            hidden = mask & here if hidden is None else hidden | (mask & here)
-    open_a, open_b = (x if (m := mask_of(x)) is None else _opened(x, m) for x in (a, b))
-    found = combine(lambda x, y: torch.where(condition, x, y), open_a, open_b, moves=True)
-    if hidden is None:
-        return found
-    zeros = torch.zeros(hidden.shape, dtype=found.top.value.dtype, device=hidden.device)
-    return add(found, constant(zeros.masked_fill(hidden, float("-inf"))))
+    """Elements of a where the condition holds, else of b; chosen infinite elements stay infinite."""
+    edges = [infinite_part(a), infinite_part(b)]
+    if edges == [None, None]:
+        return combine(lambda x, y: torch.where(condition, x, y), a, b, moves=True)
+    a, b = (x if e is None else _opened(x, e) for x, e in zip((a, b), edges, strict=True))
+    found = combine(lambda x, y: torch.where(condition, x, y), a, b, moves=True)
+    first, second = (found.top.value.new_zeros(()) if e is None else e for e in edges)
+    return add(found, constant(torch.where(condition, first, second)))
 
 
-def _opened(x: Series, mask: Tensor) -> Series:
-    """The series with zeros in place of its mask."""
-    return constant(x.top.value.masked_fill(mask, 0.0))
+def _opened(x: Series, edge: Tensor) -> Series:
+    """The series with zeros in place of its infinite elements."""
+    return constant(x.top.value.masked_fill(edge != 0, 0.0))
 
 
 # --- tensors of which only the shape is used -----------------------------------------------------------------

@@ -158,9 +158,17 @@ def batch_norm(
 @rule("native_batch_norm", "_native_batch_norm_legit")
 def either_batch_norm(operation: Operation, *args: Any) -> Any:
     *tensors, training, momentum, eps = args
-    if training:
+    if not training:
+        return batch_norm(operation, *tensors, momentum, eps)
+    x, gain, bias, *statistics = tensors
+    if any(value is not None for value in statistics):
         raise operation.refuse("batch norm is in training mode; call model.eval() first")
-    return batch_norm(operation, *tensors, momentum, eps)
+    x = series(x)  # without running statistics: instance norm, also in evaluation mode
+    columns = (1, -1, *[1] * (len(x.shape) - 2))
+    dims = [0, *range(2, len(x.shape))]
+    found = normalized(operation, x, dims, eps, center=True)
+    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    return gained(operation, found, gain, bias), torch.zeros(0), torch.zeros(0)
 
 
 @rule("var_mean", "std_mean")
@@ -177,7 +185,7 @@ def spread(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> S
     for d in dims:
         count *= x.shape[d]
     correction = kwargs.get("correction", 1)
-    away = distance_from_mean(x, dims)
+    away = _centered(operation, x, dims)
     squares = product(torch.mul, away, away, operation.orders)
     keep = bool(kwargs.get("keepdim", False))
     found = squares.map(

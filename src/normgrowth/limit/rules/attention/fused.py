@@ -8,7 +8,7 @@ from torch import Tensor
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.pass_log import Tie
 from normgrowth.limit.power_series import ZERO, Series, Term, combine, product
-from normgrowth.limit.rules.arithmetic import find_finite_mask, mask_of, note, series
+from normgrowth.limit.rules.arithmetic import find_finite_mask, infinite_part, note, series
 from normgrowth.limit.rules.attention.head_groups import WHOLE, at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.scores import masks_below_the_leading_order, scores_of
 from normgrowth.limit.rules.attention.shares import shares_of
@@ -57,6 +57,7 @@ def attention(
         ones = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.top.value.device)
         added.append(_additive(ones.tril(), q.top.value.dtype))
     whole = (*q.shape[:-1], v.shape[-1])
+    closed = _closed(mask)
     q, k, v, *added = (x if len(x.shape) == 4 else x.map(four_dimensional) for x in (q, k, v, *added))
     sums = operation.context.sums
     before = len(sums)
@@ -71,8 +72,23 @@ def attention(
     if counts.tied:
         operation.context.ties.append(Tie(operation.context.module, **vars(counts)))
     if len(parts) == 1:
-        return parts[0].map(lambda value: value.reshape(whole))
-    return combine(lambda *values: torch.cat([value.flatten(0, 1) for value in values]).view(whole), *parts)
+        found = parts[0].map(lambda value: value.reshape(whole))
+    else:
+        found = combine(
+            lambda *values: torch.cat([value.flatten(0, 1) for value in values]).view(whole), *parts
+        )
+    return found if closed is None else found.only(~closed)
+
+
+def _closed(mask: Any) -> Tensor | None:
+    """The queries whose keys are all hidden by minus infinity, for which the kernels return 0; None if there are none.
+
+    A finite mask in all keys hides none of them.
+    """
+    if not isinstance(mask, Tensor):
+        return None
+    found = (~mask if mask.dtype == torch.bool else mask == -torch.inf).all(-1, keepdim=True)
+    return found if bool(found.any()) else None
 
 
 def _leads(operation: Operation, q: Series, k: Series, added: list[Series]) -> bool:
@@ -95,8 +111,7 @@ def _hiding(added: list[Series]) -> Tensor | None:
     """An additive mask: 0 for visible keys, minus infinity for hidden keys; None if no key is hidden."""
     found = None
     for x in added:
-        if (hidden := mask_of(x)) is not None:
-            here = torch.zeros_like(x.top.value).masked_fill_(hidden, float("-inf"))
+        if (here := infinite_part(x)) is not None:
             found = here if found is None else found + here
     return found
 

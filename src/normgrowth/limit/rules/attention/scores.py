@@ -12,7 +12,7 @@ import torch
 from normgrowth.limit.dispatch import HALVES, Operation
 from normgrowth.limit.exponentials import times
 from normgrowth.limit.power_series import Series, Term, broadcast_shape, mask_bound, nonzero, product
-from normgrowth.limit.rules.arithmetic import find_finite_mask, mask_of, note, summed
+from normgrowth.limit.rules.arithmetic import find_finite_mask, infinite_part, note, summed
 from normgrowth.limit.rules.attention import head_groups
 from normgrowth.limit.rules.attention.head_groups import Place, four_dimensional, part_of
 from normgrowth.limit.rules.attention.ties import sized
@@ -114,7 +114,7 @@ class Scores:
             return None
         note(self.operation, scores, other)
         find_finite_mask(self.operation, scores, other)
-        if (hidden := mask_of(other)) is not None:
-            top = replace(top, value=top.value.masked_fill(hidden, float("-inf")))
+        if (edge := infinite_part(other)) is not None:
+            top = replace(top, value=top.value + edge)
         unfinished = replace(self, added=(*self.added, _kept(other)))
         return scores.changed(terms=(top,), lost=scores.lost or other.lost, unfinished=unfinished)

@@ -62,7 +62,9 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
     shares = Series((Term(ZERO, found, sources),), rest, doubt=counts.undecided > 0)
     if operation.context.exponentials:
         part, several = _left_behind(x, found, visible, dim)
-        shares = replace(shares, exponential=part, lost=x.lost or x.exponential is not None or several)
+        known = not (x.lost or x.exponential is not None)
+        known = known or (bool(positive) and not counts.tied)  # small parts do not change a growing distance
+        shares = replace(shares, exponential=part, lost=several or not known)
     return shares
 
 

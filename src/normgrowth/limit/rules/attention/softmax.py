@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.pass_log import Tie
-from normgrowth.limit.power_series import ZERO, Series, Term, finished, highest, mask_bound
+from normgrowth.limit.power_series import ZERO, Series, Term, finished, hides, highest, mask_bound
 from normgrowth.limit.rules.arithmetic import add
 from normgrowth.limit.rules.attention.head_groups import at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.shares import shares_of
@@ -18,7 +18,11 @@ from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_uni
 def softmax(operation: Operation, x: Any, dim: int, *_: Any) -> Series | Tensor:
     if not isinstance(x, Series):  # attention_only: the scores grow, the network does not
         return distribution(operation, Series((Term(ZERO + 1, x, 0),)), dim).top.value
-    return distribution(operation, x, dim)
+    found = distribution(operation, x, dim)
+    if operation.name == "_softmax":
+        return found
+    closed = torch.stack([hides(term.value) for term in x.terms]).any(0).all(dim, keepdim=True)
+    return found.only(~closed) if bool(closed.any()) else found
 
 
 def distribution(operation: Operation, x: Series, dim: int) -> Series:

@@ -97,9 +97,9 @@ def _with_tail(
     """The result with its exponentially small part: how f approaches its asymptotes, and f'(x) times that of x."""
     if name == "silu":  # x sigmoid(x)
         gate = Operation(aten.sigmoid.default, operation.context)
-        return of_product(found, x, activation(gate, replace(x, exponential=None))).changed(
-            lost=x.lost or x.exponential is not None
-        )
+        known = replace(x, exponential=None, lost=False)
+        lost = (x.lost or x.exponential is not None) and not all_grow(x)
+        return of_product(found, known, activation(gate, known)).changed(lost=lost)
     if name not in TAILS or (name == "softplus" and operation.named(args, kwargs).get("beta", 1) != 1):
         return found
     part: Exponential | None = tail(x, *TAILS[name])
@@ -110,7 +110,7 @@ def _with_tail(
             lines = ACTIVATIONS[name]
             slope = torch.where(growing, _by_sign(x.sign(), lines.left[0], 0.0, lines.right[0]), slope)
         part = plus(part, weighted(x.exponential, slope), found.shape)
-    return replace(found, exponential=part, lost=x.lost)
+    return replace(found, exponential=part, lost=x.lost and not all_grow(x))
 
 
 def tail(x: Series, left: float, right: float, rate: float) -> Exponential:
@@ -139,7 +139,8 @@ def elu(operation: Operation, x: Series, alpha: float = 1, scale: float = 1, inn
     curve = towards(operation, below, torch.expm1, Asymptotes((0, -1), (0, 0)))
     found = shortened(add(above, curve.map(lambda value: value * (alpha * scale))), operation.orders + 1)
     if operation.context.exponentials and x.exponential is None:
-        found = replace(found, exponential=tail(x, float(alpha * scale), 0.0, float(inner)), lost=x.lost)
+        part = tail(x, float(alpha * scale), 0.0, float(inner))
+        found = replace(found, exponential=part, lost=x.lost and not all_grow(x))
     return found
 
 
@@ -154,8 +155,7 @@ def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], line
         if len(x.terms) == 1:
             return x.map(torch.relu)
         if all_nonzero(x.top.value):
-            slope = torch.sign(x.top.value).relu_()
-            return shortened(x.map(lambda value: value * slope), operation.orders + 1)
+            return shortened(x.only(x.top.value > 0), operation.orders + 1)
     levels = [lines.left[1], float(f(x.top.value.new_zeros(()))), lines.right[1]]
     growing = growing_elements(x)
     sign = x.sign()
@@ -174,7 +174,8 @@ def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], line
     if growing is None or not (lines.left[0] or lines.right[0]):
         return found
     slope = torch.where(growing, _by_sign(sign, lines.left[0], 0.0, lines.right[0]), sign.new_zeros(()))
-    return shortened(add(x.map(lambda value: value * slope), found), operation.orders + 1)
+    line = x.map(lambda value: torch.where(slope == 0, slope, value * slope))  # -inf times 0 is 0
+    return shortened(add(line, found), operation.orders + 1)
 
 
 def _by_sign(sign: Tensor, below: float, at: float, above: float) -> Tensor:
@@ -192,6 +193,12 @@ def growing_elements(x: Series) -> Tensor | None:
             here = term.value != 0
             found = here if found is None else found | here
     return found
+
+
+def all_grow(x: Series) -> bool:
+    """Whether all elements grow; what is exponentially small beside them then has no effect on a function's tail."""
+    growing = growing_elements(x)
+    return growing is not None and bool(growing.all())
 
 
 def _tangent(f: Callable[[Tensor], Tensor], degree: Fraction, value: Tensor) -> dict[Fraction, Tensor]:
@@ -231,7 +238,8 @@ def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
         found = x.map(lambda v: operation(v, *args))
     else:
         sign = x.sign()
-        found = times(x, operation(sign, *args) * sign)  # 1, -1, the slope or 0
+        slope = operation(sign, *args) * sign  # 1, -1, the slope or 0
+        found = times(x.only(slope != 0) if x.exponential is None else x, slope)
     exact = x.exact_zeros or (x.rest is None and not x.lost and x.exponential is None)
     if operation.name == "relu":  # what it cut off is exactly 0; what vanishes may be above 0
         exact = exact or decided([term.value for term in x.terms])

@@ -22,7 +22,14 @@ from normgrowth.limit.power_series import (
 )
 from normgrowth.limit.rules.arithmetic import add, series, summed
 from normgrowth.limit.rules.attention.softmax import distribution
-from normgrowth.limit.rules.elementwise.activations import Asymptotes, growing_elements, smooth, tail, towards
+from normgrowth.limit.rules.elementwise.activations import (
+    Asymptotes,
+    all_grow,
+    growing_elements,
+    smooth,
+    tail,
+    towards,
+)
 from normgrowth.limit.rules.elementwise.powers import expanded, power, square
 
 aten = torch.ops.aten
@@ -50,7 +57,7 @@ def exponential(operation: Operation, x: Series) -> Series:
     if x.exponential is not None:  # exp(x + α) = exp(x) + exp(x) α
         slope = add(found, series(1.0, found)) if operation.name == "expm1" else times(found, rate)
         part = plus(part, multiplied(x.exponential, slope), found.shape)
-    return replace(found, exponential=part, lost=x.lost or refusal is not None)
+    return replace(found, exponential=part, lost=(x.lost and not all_grow(x)) or refusal is not None)
 
 
 def _sources(x: Series, where: Tensor) -> int:

@@ -1,0 +1,244 @@
+"""Exponentially small parts: of every function that saturates, through other functions, in ratios and logarithms."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from limit.test_ranking import limit
+from torch import nn
+
+from normgrowth.limit.saturated import saturated
+
+pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
+VALUES = torch.tensor([-3.0, -0.5, -2.5, -1.0, -1.5, -2.0], dtype=torch.float64)
+
+RISING = {
+    "log sigmoid": F.logsigmoid,
+    "elu": F.elu,
+    "a sigmoid of tanh": lambda x: torch.sigmoid(torch.tanh(x)),
+    "an exponential of tanh": lambda x: torch.exp(torch.tanh(x)),
+    "expm1 of tanh": lambda x: torch.expm1(torch.tanh(x)),
+    "softplus of sigmoid": lambda x: F.softplus(torch.sigmoid(x)),
+    "square of a sigmoid": lambda x: torch.sigmoid(x) ** 2,
+}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", RISING)
+def test_functions_keep_the_order_of_their_arguments(name, sign):
+    values = VALUES * sign
+    assert limit(lambda x: torch.sort(1 / (1 + torch.exp(-x.abs()))).indices, {1: values})[0].tolist() == (
+        values.abs().argsort().tolist()
+    )
+    found, context, _ = limit(lambda x: torch.sort(RISING[name](x)).indices, {1: values})
+    assert found.tolist() == values.argsort().tolist()
+    assert not context.unranked
+
+
+def test_silu_of_negative_values_rises_towards_zero():
+    found, context, _ = limit(lambda x: torch.sort(F.silu(x)).indices, {1: VALUES})
+    assert found.tolist() == VALUES.argsort(descending=True).tolist()
+    assert not context.unranked
+
+
+OPEN = {
+    "gelu": F.gelu,
+    "mish": F.mish,
+    "erf": torch.erf,
+    "logaddexp": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "softplus of another slope": lambda x: F.softplus(x, beta=2),
+    "a softmax of tanh": lambda x: torch.softmax(torch.tanh(x), -1),
+    "a mean": lambda x: torch.sigmoid(x).view(3, 2).mean(-1),
+    "one over one plus what grows": lambda x: 1 / (1 + torch.exp(-x)),
+    "rectified": lambda x: torch.relu(F.gelu(x)),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_tie_of_which_the_small_parts_are_unknown_is_counted(name):
+    sign = 1 if name == "erf" else -1
+    found, context, _ = limit(lambda x: torch.topk(OPEN[name](x), 2).indices, {1: VALUES.abs() * sign})
+    assert len(found) == 2
+    assert context.unranked > 0
+
+
+class Apply(nn.Module):
+    """A function of three linear maps."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(6, 6, bias=False, dtype=torch.float64) for _ in range(3))
+        self.function = function
+
+    def forward(self, x):
+        return self.function(*(f(x) for f in self.maps))
+
+
+def normalized(weights):
+    return weights / weights.sum(-1, keepdim=True)
+
+
+SEEN = torch.tensor([True, False, True, True, False, True])
+EQUAL = {  # functions that are equal for every c; the second has no value that vanishes
+    "log sigmoids": (
+        lambda x, *_: normalized(F.logsigmoid(x.abs())),
+        lambda x, *_: torch.softmax(-x.abs(), -1),
+    ),
+    "elu": (lambda x, *_: normalized(F.elu(-x.abs()) + 1), lambda x, *_: torch.softmax(-x.abs(), -1)),
+    "one minus tanh": (
+        lambda x, *_: normalized(1 - x.abs().tanh()),
+        lambda x, *_: torch.softmax(-x.abs(), -1),
+    ),
+    "exponentials": (
+        lambda x, *_: normalized(torch.exp(-x.abs())),
+        lambda x, *_: torch.softmax(-x.abs(), -1),
+    ),
+    "a masked softmax": (
+        lambda x, *_: normalized(torch.softmax(x, -1) * SEEN),
+        lambda x, *_: torch.softmax(x.masked_fill(~SEEN, -math.inf), -1),
+    ),
+    "its root": (
+        lambda x, *_: normalized(torch.softmax(x, -1).sqrt() * SEEN),
+        lambda x, *_: torch.softmax(x.masked_fill(~SEEN, -math.inf), -1),
+    ),
+    "silu over sigmoid": (lambda x, *_: F.silu(-x.abs()) / torch.sigmoid(-x.abs()), lambda x, *_: -x.abs()),
+    "values over gates": (
+        lambda x, y, _: (torch.sigmoid(-x.abs()) * y).sum(-1) / torch.sigmoid(-x.abs()).sum(-1),
+        lambda x, y, _: y.gather(-1, x.abs().argmin(-1, keepdim=True)).squeeze(-1),
+    ),
+    "products over gates": (
+        lambda x, y, z: (torch.sigmoid(-x.abs()) * y * z).sum(-1) / torch.sigmoid(-x.abs()).sum(-1),
+        lambda x, y, z: (y * z).gather(-1, x.abs().argmin(-1, keepdim=True)).squeeze(-1),
+    ),
+    "log odds": (lambda x, *_: torch.logit(torch.sigmoid(x)), lambda x, *_: x),
+    "log of the rest": (lambda x, *_: torch.log1p(-torch.sigmoid(x.abs())), lambda x, *_: -x.abs()),
+    "log of a sum": (lambda x, *_: torch.sigmoid(-x.abs()).sum(-1).log(), lambda x, *_: -x.abs().amin(-1)),
+    "log of a gated value": (
+        lambda x, y, _: (y.abs() * torch.sigmoid(-x.abs())).log(),
+        lambda x, *_: -x.abs(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_ratios_and_logarithms_of_values_that_all_vanish(name):
+    first, second = EQUAL[name]
+    model, x = Apply(first), torch.randn(4, 6, dtype=torch.float64)
+    limit_ = saturated(model)
+    found = limit_(x)
+    model.function = second
+    other = saturated(model)
+    assert torch.allclose(found, other(x), rtol=1e-9, atol=1e-12)
+    assert limit_.output_degrees == other.output_degrees
+    assert not limit_.doubtful
+
+
+def test_a_gated_sum_whose_gates_tie_in_the_leading_order():
+    """Gates of equal leading terms: an order that was left out decides, so more orders are computed."""
+
+    class Gates(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.outer = (nn.Linear(4, 4, dtype=torch.float64) for _ in range(2))
+            with torch.no_grad():
+                self.outer.weight[1:] = self.outer.weight[0]
+                self.outer.bias.copy_(torch.tensor([0.3, 1.0, -0.2, 0.5]))
+
+        def forward(self, x):
+            scores = self.outer(self.inner(x))
+            return normalized(torch.sigmoid(-scores.abs()))
+
+    model, x = Gates(), torch.randn(3, 4, dtype=torch.float64)
+    limit_ = saturated(model)
+    found = limit_(x)
+    sign = torch.sign(model.inner(x) @ model.outer.weight[0]).detach()
+    first = (-sign[:, None] * model.outer.bias).argmax(-1)
+    assert limit_.doubtful or found.argmax(-1).tolist() == first.tolist()
+
+
+def test_division_by_what_may_not_be_zero_is_counted():
+    """The weights of keys that gelu cuts off: their sum vanishes, and nothing is known of their ratio."""
+    limit_ = saturated(Apply(lambda x, *_: normalized(F.gelu(-x.abs()))))
+    limit_(torch.randn(4, 6, dtype=torch.float64))
+    assert limit_.doubtful
+
+
+def test_rows_of_fused_attention_may_differ_by_a_small_part():
+    """Queries that attend to the same key have equal outputs in the limit, not for finite c."""
+
+    def largest(q, k, v):
+        return (
+            F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None]).squeeze(1).topk(1, -2).indices
+        )
+
+    model = Apply(largest)
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    x[:, 2] = x[:, 1] * 2  # the same direction: the same key
+    limit_ = saturated(model)
+    limit_(x)
+    assert limit_.doubtful
+
+
+def test_functions_without_a_limit_at_an_edge_are_refused():
+    from normgrowth.errors import UnsupportedOperation
+
+    for function in (torch.atanh, torch.erfinv):
+        with pytest.raises(UnsupportedOperation):
+            saturated(Apply(lambda x, *_, f=function: f(torch.tanh(x))))(
+                torch.ones(1, 6, dtype=torch.float64)
+            )
+
+
+SUMS = {
+    "sum": lambda pair: pair.sum(0),
+    "mean": lambda pair: pair.mean(0),
+    "running sum": lambda pair: pair.cumsum(0)[1],
+    "pool": lambda pair: F.avg_pool1d(pair.permute(1, 2, 0), 2).squeeze(-1),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_whose_leading_terms_cancel_takes_the_next_order(name):
+    """W x + a and -W x + b: the biases remain."""
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (nn.Linear(3, 3, dtype=torch.float64) for _ in range(2))
+
+        def forward(self, x):
+            weight = self.second.weight @ self.first.weight
+            return SUMS[name](
+                torch.stack([F.linear(x, weight, self.first.bias), F.linear(-x, weight, self.second.bias)])
+            )
+
+    model, x = Pair(), torch.randn(2, 3, dtype=torch.float64)
+    limit_ = saturated(model)
+    found = limit_(x)
+    expected = (model.first.bias + model.second.bias).detach().expand(2, 3) * (
+        0.5 if name in ("mean", "pool") else 1
+    )
+    assert limit_.output_degrees == 1
+    assert torch.allclose(found, expected)
+
+
+def test_instance_norm_in_evaluation_mode():
+    model = (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Conv2d(4, 2, 3))
+        .double()
+        .eval()
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+        x = torch.randn(2, 3, 7, 7, dtype=torch.float64)
+        found = saturated(model)(x)
+        for parameter in model.parameters():
+            parameter.mul_(1e6)
+        assert torch.allclose(found, model(x) / 1e12, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_equal_values_have_no_spread():
+    limit_ = saturated(Apply(lambda x, *_: x[:, :1].expand(-1, 7).std(-1)))
+    assert not limit_(torch.randn(4, 6, dtype=torch.float64)).any()
