@@ -86,7 +86,7 @@ def died(name: str, columns: tuple[str, ...], why: str) -> list[dict[str, Any]]:
 def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) -> None:
     from pebble import ProcessPool
 
-    code = f"{code_digest()} transformers {version('transformers')} torch {version('torch')}"
+    code = f"{code_digest('limit')} transformers {version('transformers')} torch {version('torch')}"
     result: dict[str, Any] = read() | {"transformers": version("transformers"), "torch": version("torch")}
     done: dict[str, dict[str, str]] = result["done"]  # architecture -> column -> code that measured it
     other: dict[str, list[str]] = result.setdefault(

@@ -4,17 +4,21 @@ python benchmarks/limit_cost.py                        print every ratio
 python benchmarks/limit_cost.py peak ATTENTION ORDERS  print the peak memory of one pass, in MB; ORDERS 0: a plain pass
 """
 
+import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from normgrowth.engine import code_digest
 from normgrowth.limit.saturated import saturated
 
 WIDE: dict[str, Any] = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
@@ -25,6 +29,7 @@ TINY: dict[str, Any] = {
     "intermediate_size": 64,
     "vocab_size": 100,
 }
+PARTIAL = Path(__file__).parent / "limit_cost.partial.json"  # measurements of an interrupted run
 LONG = 2048  # tokens of the text for the memory benchmark
 Models = dict[str, Callable[[], nn.Module]]
 
@@ -89,34 +94,72 @@ def ratios(
     return statistics.median(processor), statistics.median(clock)
 
 
-def times() -> dict[str, float]:
-    """Measure one order for base-size and tiny models, and three orders for a network with ties."""
+Figures = dict[str, float]
+
+
+def tokens(low: int, high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(1))
+
+
+def named(name: str, found: tuple[float, float]) -> Figures:
+    return {
+        f"{name}: processor time against a plain pass": found[0],
+        f"{name}: clock against a plain pass": found[1],
+    }
+
+
+def mpnet() -> nn.Module:
     import transformers as t
 
-    draws = torch.Generator().manual_seed(1)
-    figures: dict[str, float] = {}
+    return t.MPNetModel(t.MPNetConfig())
 
-    def keep(name: str, found: tuple[float, float]) -> None:
-        figures[f"{name}: processor time against a plain pass"] = found[0]
-        figures[f"{name}: clock against a plain pass"] = found[1]
-        print(name, found, flush=True)
 
-    for name, make in base_models().items():
-        ids = torch.randint(1000, 20000, (8, 128), generator=draws)
-        keep(f"limit of {name}, one order", ratios(make, ids, 1, rounds=3, passes=1))
-    few = torch.randint(5, 30, (8, 128), generator=draws)  # repeated words, so that scores tie
-    keep(
-        "limit of MPNet, three orders",
-        ratios(lambda: t.MPNetModel(t.MPNetConfig()), few, 3, rounds=2, passes=1),
-    )
-    short = torch.randint(3, 100, (2, 16), generator=draws)
-    tiny = {name: ratios(make, short, 1, rounds=7, passes=5) for name, make in tiny_models().items()}
-    keep(
-        f"limit of {len(tiny)} tiny models, median",
-        tuple(map(statistics.median, zip(*tiny.values(), strict=True))),
-    )
-    keep(f"limit of {len(tiny)} tiny models, largest", tuple(map(max, zip(*tiny.values(), strict=True))))
-    return figures
+def three_orders() -> Figures:
+    """Measure a network with ties: time, and how many matrix products it takes."""
+    few = tokens(5, 30, 8, 128)  # repeated words, so that scores tie
+    found = named("limit of MPNet, three orders", ratios(mpnet, few, 3, rounds=2, passes=1))
+    torch.manual_seed(0)
+    model = mpnet().eval()
+    with torch.no_grad(), Products() as plain:
+        model(input_ids=few)
+    with Products() as limit:
+        saturated(model, orders=3)(input_ids=few)
+    return found | {
+        "limit of MPNet, three orders: matrix products": limit.count,
+        "limit of MPNet, three orders: matrix products of a plain pass": plain.count,
+        "limit of MPNet, three orders: multiplications against a plain pass": limit.work / plain.work,
+    }
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products, and the multiplications in them."""
+
+    NAMES = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::matmul")
+    FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.work = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        if name in self.NAMES:
+            left, right = args[-2:]
+            self.count += 1
+            self.work += left.numel() * right.shape[-1]
+        elif name == self.FUSED:  # scores, and their weights times the values
+            query, key, value = args[:3]
+            self.count += 2
+            self.work += query.numel() * key.shape[-2] + query.shape[:-1].numel() * value[0, 0].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def tiny() -> Figures:
+    short = tokens(3, 100, 2, 16)
+    found = [ratios(make, short, 1, rounds=7, passes=5) for make in tiny_models().values()]
+    median, largest = (tuple(map(f, zip(*found, strict=True))) for f in (statistics.median, max))
+    name = f"limit of {len(found)} tiny models"
+    return named(f"{name}, median", median) | named(f"{name}, largest", largest)
 
 
 def peak(attention: str, orders: int) -> float:
@@ -134,23 +177,49 @@ def peak(attention: str, orders: int) -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def memory() -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for attention, words in (("eager", "eager attention"), ("sdpa", "fused attention")):
-        plain, one, three = (
-            float(subprocess.check_output([sys.executable, __file__, "peak", attention, str(orders)]))
-            for orders in (0, 1, 3)
-        )
-        name = f"limit of BERT-base, {LONG:,} tokens, {words}"
-        figures[f"{name}, one order: peak memory against a plain pass"] = one / plain
-        figures[f"{name}, three orders: peak memory against a plain pass"] = three / plain
-        figures[f"{name}, one order: peak memory, MB"] = one
-        print(name, plain, one, three, flush=True)
-    return figures
+def memory(attention: str, words: str) -> Figures:
+    plain, one, three = (
+        float(subprocess.check_output([sys.executable, __file__, "peak", attention, str(orders)]))
+        for orders in (0, 1, 3)
+    )
+    name = f"limit of BERT-base, {LONG:,} tokens, {words}"
+    return {
+        f"{name}, one order: peak memory against a plain pass": one / plain,
+        f"{name}, three orders: peak memory against a plain pass": three / plain,
+        f"{name}, one order: peak memory, MB": one,
+    }
 
 
-def measured() -> dict[str, float]:
-    return times() | memory()
+def one_order(name: str) -> Figures:
+    make = base_models()[name]
+    return named(
+        f"limit of {name}, one order", ratios(make, tokens(1000, 20000, 8, 128), 1, rounds=3, passes=1)
+    )
+
+
+def parts() -> dict[str, Callable[[], Figures]]:
+    """The measurements by name. Each can be taken by itself."""
+    return {
+        **{name: partial(one_order, name) for name in base_models()},
+        "MPNet": three_orders,
+        "tiny models": tiny,
+        "memory, eager": partial(memory, "eager", "eager attention"),
+        "memory, fused": partial(memory, "sdpa", "fused attention"),
+    }
+
+
+def measured() -> Figures:
+    """Take all measurements. An interrupted run resumes after the last complete one of the same code."""
+    code = code_digest("limit")
+    kept = json.loads(PARTIAL.read_text(encoding="utf-8")) if PARTIAL.exists() else {}
+    found: dict[str, Figures] = kept["found"] if kept.get("code") == code else {}
+    for name, measure in parts().items():
+        if name not in found:
+            found[name] = measure()
+            PARTIAL.write_text(json.dumps({"code": code, "found": found}), encoding="utf-8")
+        print(name, found[name], flush=True)
+    PARTIAL.unlink(missing_ok=True)
+    return {figure: value for figures in found.values() for figure, value in figures.items()}
 
 
 if __name__ == "__main__":

@@ -96,9 +96,11 @@ def test_lower_orders_of_hidden_keys_are_nothing():
         def __init__(self):
             super().__init__()
             self.first, self.second = Scores(weights), Scores(weights)
+            self.values, self.branch = (nn.Linear(WIDTH, WIDTH, dtype=torch.float64) for _ in range(2))
 
         def forward(self, x):
-            return self.second(F.layer_norm(self.first(x) @ x, (WIDTH,)))
+            attended = self.first(x) @ self.branch(self.values(x))
+            return self.second(F.layer_norm(attended + self.branch(x), (WIDTH,)))
 
     model = Deep()
     for orders in (1, 3):

@@ -81,10 +81,13 @@ def unpacked(packed: bytes) -> Any:
     return pickle.loads(packed)
 
 
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """A digest of this package's source, because machines with the same version can have different code."""
-    root = Path(__file__).parent.parent
+@lru_cache
+def code_digest(package: str = "") -> str:
+    """A digest of this package's source, because machines with the same version can have different code.
+
+    package: only this package inside normgrowth, for example "limit".
+    """
+    root = Path(__file__).parent.parent / package
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(
