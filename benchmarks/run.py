@@ -76,12 +76,14 @@ def reasons(figures: dict[str, float]) -> str:
 
 
 def circumstances(results: dict[str, Any]) -> str:
-    busy = (
-        f"The load of the machine was {results['load']:.1f} before the measurement of the limit. Processor time is\n"
-        "compared, because the clock includes the time of other work."
-    )
-    why = reasons(results["figures"])
-    return "\n\n".join(([busy] if "load" in results else []) + ([why] if why else []))
+    paragraphs = [reasons(results["figures"])]
+    if "load" in results:
+        paragraphs.insert(
+            0,
+            f"The load of the machine was {results['load']:.1f} before the limit was measured. Processor time is\n"
+            "compared, because the clock includes the time of other work.",
+        )
+    return "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
 
 
 def load() -> float:
@@ -108,9 +110,7 @@ MB, is a ratio of two measurements that alternate in one run; absolute times dep
 
 {table(results)}
 
-{circumstances(results)}
-
-## All figures
+{circumstances(results)}## All figures
 
 | figure | value |
 |---|---|
