@@ -145,7 +145,7 @@ KINDS = {
         make_train,
         [
             ([*RECORDS, "tracker/records.parquet", "tracker/records.json"], [REPORT, *SHOW[:2]]),
-            ([*RECORDS, "settings.json", "state.pt", "tracker/records.*"], [["train", *TRAIN, "-o", "{}"]]),
+            ([*RECORDS, "request.json", "state.pt", "tracker/records.*"], [["train", *TRAIN, "-o", "{}"]]),
         ],
     ),
     "sweep": Kind(make_sweep, [(RECORDS, [REPORT, REPORT, FIT])]),

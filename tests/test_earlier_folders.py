@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from own_folders import make_sweep, make_train, run
 
 import normgrowth
-from normgrowth.errors import SchemaError
+from normgrowth.errors import FolderMismatch, SchemaError
 from normgrowth.records import Records
+from normgrowth.workspace import read_json, write_json
 
 KEPT = Path(__file__).parent.parent / "docs" / "records"
 TYPES = {
@@ -70,3 +72,48 @@ def test_scales_and_seeds_of_figure_4_are_columns():
             matrix = found.matrix(quantity, level, run=one.run, seed=one.seed)
             assert matrix.steps.tolist() == rows.series("scale")[1].tolist()
             assert (matrix.values == rows.matrix(quantity, level=level).values).all()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_run_with_settings_json_is_resumed(tmp_path):
+    """Earlier versions wrote settings.json instead of request.json, and `kind` instead of `network`."""
+    folder = tmp_path / "run"
+    make_train(folder)
+    request = read_json(folder / "request.json")["request"]
+    earlier = {"kind" if name == "network" else name: value for name, value in request.items()}
+    del earlier["hold"]  # a setting that is newer than the folder
+    write_json(folder / "settings.json", earlier)
+    (folder / "request.json").unlink()
+    before = (folder / "best/model.safetensors").stat()
+    make_train(folder)
+    assert (folder / "best/model.safetensors").stat() == before  # nothing was trained
+    assert read_json(folder / "request.json")["request"] == request
+    for name in ("settings.json", "hold"):
+        (folder / "request.json").unlink()
+        if name == "hold":
+            write_json(folder / "settings.json", {**earlier, "schedule": "inverse_sqrt", "hold": 3})
+        code, _, said = run("train", "dyck2", "--lr", "0.5", "-o", folder)
+        assert code == 2
+        assert "lr 0.5" in said
+        assert ("hold 3" in said) == (name == "hold")
+        write_json(folder / "request.json", {"kind": "run", "request": {}, "facts": {}})
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_sweep_with_sweep_json_uses_its_cells(tmp_path):
+    folder = tmp_path / "sweep"
+    make_sweep(folder)
+    request = read_json(folder / "request.json")["request"]
+    (folder / "request.json").unlink()
+    before = {path: path.stat() for path in (folder / "cells").iterdir()}
+    for earlier in (request, {}):  # the first versions wrote no request
+        renamed = {"kind" if name == "network" else name: value for name, value in earlier.items()}
+        write_json(folder / "sweep.json", {"format": 1, "request": renamed})
+        make_sweep(folder)
+        assert read_json(folder / "request.json")["request"] == request
+        assert {path: path.stat() for path in (folder / "cells").iterdir()} == before
+        (folder / "request.json").unlink()
+    write_json(folder / "sweep.json", {"format": 1, "request": {**request, "seed": 1}})
+    with pytest.raises(FolderMismatch) as caught:
+        make_sweep(folder)
+    assert (caught.value.found["seed"], caught.value.wanted["seed"]) == (1, 0)

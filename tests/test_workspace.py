@@ -1,11 +1,14 @@
 """Output folders: one request each, whoever comes; what is not ours stays."""
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from normgrowth.errors import FolderLocked, FolderMismatch
 from normgrowth.records import Block, Records
+from normgrowth.serialization.checksums import ARRAYS, COMPRESSED_ARRAYS, OBJECT, TABLE
 from normgrowth.stored_result import StoredResult
-from normgrowth.workspace import REQUEST, Workspace, read_json, write_json
+from normgrowth.workspace import REQUEST, Cache, Workspace, read_json, replacing, tidy, write_json
 
 REQUESTED = {"include": "blocks", "lags": (1, 10)}
 
@@ -129,3 +132,71 @@ def test_every_flipped_bit_of_a_json_file_is_noticed_or_harmless(tmp_path):
         except ValueError:
             continue
         assert {name: found[name] for name in content} == content
+
+
+def test_what_a_kill_left_of_a_replaced_folder_is_removed_or_restored(tmp_path):
+    for name in (".best.12.old", ".last.12.old", "last", ".new.12.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(name)
+    (tmp_path / ".mine.old").mkdir()  # without the number of a process: of another program
+    tidy(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.old", "best", "last"]
+    assert (tmp_path / "best/weights").read_text() == ".best.12.old"
+    assert (tmp_path / "last/weights").read_text() == "last"
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "best"
+
+    def replace(content, error=None):
+        with replacing(target) as part:
+            part.mkdir()
+            (part / "weights").write_text(content)
+            if error:
+                raise error
+
+    replace("one")
+    replace("two")
+    with pytest.raises(OSError, match="full"):
+        replace("three", OSError("full"))
+    assert contents(tmp_path) == {target.joinpath("weights").relative_to(tmp_path): b"two"}
+
+
+@pytest.mark.parametrize(
+    ("format_", "value"),
+    [
+        (OBJECT, {"a": [1, None], "b": "ü"}),
+        (TABLE, pa.table({"a": [1.5, float("inf")], "b": ["x", "y"]}).replace_schema_metadata({"k": "v"})),
+        (ARRAYS, {"a": np.arange(6.0).reshape(2, 3), "b": np.array(["x", "yy"])}),
+        (COMPRESSED_ARRAYS, {"a": np.zeros(100), "key": np.array("k")}),
+    ],
+    ids=["object", "table", "arrays", "compressed"],
+)
+def test_a_cache_returns_what_was_stored_and_nothing_that_is_damaged(tmp_path, format_, value):
+    cache = Cache(tmp_path / "cache", format_)
+    assert (cache.get("one"), cache.names()) == (None, [])
+    cache.put("one", value)
+    assert cache.names() == ["one"]
+    found = cache.get("one")
+    if isinstance(value, dict):
+        assert found.keys() == value.keys()
+        assert all(np.array_equal(found[name], value[name]) for name in value)
+    else:
+        assert (found, found.schema.metadata) == (value, value.schema.metadata)
+    (path,) = (tmp_path / "cache").iterdir()
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-2], whole[: len(whole) // 2], b"[]", b"\xff" * 40):
+        path.write_bytes(damaged)
+        assert cache.get("one") is None
+    for byte in range(0, len(whole), max(1, len(whole) // 200)):
+        flipped = bytearray(whole)
+        flipped[byte] ^= 1
+        path.write_bytes(flipped)
+        # What is still read differs at most in bytes that carry nothing, such as the name of the checksum.
+        again = cache.get("one")
+        assert again is None or format_ is OBJECT or again == found
+    cache.clear()
+    assert not (tmp_path / "cache").exists()
+    nowhere = Cache(None, format_)
+    nowhere.put("one", value)
+    assert (nowhere.get("one"), nowhere.names()) == (None, [])

@@ -61,7 +61,7 @@ class FolderMismatch(InputError):
     ) -> None:
         self.folder, self.found, self.wanted = folder, dict(found), dict(wanted)
         if found.get("kind") == "unknown":
-            holds = "holds a result whose request.json is damaged"
+            holds = "holds a result whose request is damaged"
         else:
             holds = f"holds {_described(found)}, not {_described(wanted)}"
         super().__init__(f"{folder}: {holds}; {advice}")

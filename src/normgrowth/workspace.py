@@ -4,7 +4,8 @@ The parts that commands use:
 
     Workspace.open(folder, kind, request)   lock the folder, refuse another request, remove scratch files at the end
     workspace.save(result)                  records.parquet and records.json
-    replacing(path)                         write a file completely or not at all
+    Cache(folder, format)                   checked files of intermediate results, one per name
+    replacing(path)                         write a file or folder completely or not at all
     write_json(path, object), read_json     JSON with a checksum
     AppendLog                               append to files, and retry after the disk was full
     lock_folder(folder)                     only the lock, for a folder without a request
@@ -25,25 +26,26 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
-from normgrowth.serialization.checksums import JsonObject, seal_json, unseal_json
+from normgrowth.serialization.checksums import OBJECT, Format, JsonObject
 from normgrowth.serialization.record_schema import with_include
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+T = TypeVar("T")
 REQUEST = "request.json"
 UNKNOWN = "unknown"  # the kind of a folder whose request.json is damaged
 
 # The files of each kind of result, except records and request.json. `overwrite` removes them.
 FILES: dict[str, tuple[str, ...]] = {
-    "trace": ("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json"),
+    "trace": ("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json", "scalars/step-*.npz"),
     "saturation": (
         *("moments/step-*.parquet", "stripes/*.npz", "stripes/steps.json"),
         "levels/step-*.parquet",
@@ -53,7 +55,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "scaling": (),
     "behavior": (),
     "tracker": ("journal", "steps/*", "notes.jsonl"),
-    "train": (
+    "run": (
         *("settings.json", "state.pt", "checkpoints/step-*/*", "best/*"),
         *("tracker/journal", "tracker/steps/*", "tracker/notes.jsonl"),
         *("tracker/records.*", "tracker/request.json", "tracker/.lock"),
@@ -63,31 +65,104 @@ FILES: dict[str, tuple[str, ...]] = {
     "figures": (),
 }
 SHARED = ("records.parquet", "records.json", REQUEST)
-# Files that identify the kind of a folder without request.json and records.json.
-MARKS = {
-    "settings.json": "train",
-    "sweep.json": "sweep",
-    "claims.json": "reproduction",
-    "journal": "tracker",
-    "steps/part-000.arrows": "tracker",
-}
+# Files whose names depend on everything they contain, so that another request of the same kind can use them.
+REUSABLE = {"sweep": ("cells/*.json",)}
+# Kinds that need a folder without other files. With overwrite, a run or sweep with the same request still resumes.
+ALONE = ("run", "sweep")
+LOGS = ("journal", "steps/part-000.arrows")  # of a tracker, whose folder has no request.json
 
 
 class replacing:
-    """Write to a temporary file in the same folder, then move it to the target; on an error, remove it."""
+    """Write to a temporary file or folder beside the target, then move it there; on an error, remove it."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self.temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+        self.temporary, self.aside = (
+            target.with_name(f".{target.name}.{os.getpid()}.{what}") for what in ("part", "old")
+        )
 
     def __enter__(self) -> Path:
         return self.temporary
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if error is None:
-            self.temporary.replace(self.target)
-        else:
-            self.temporary.unlink(missing_ok=True)
+        try:
+            if error is None:
+                if self.temporary.is_dir() and self.target.is_dir():  # a folder cannot replace another one
+                    self.target.rename(self.aside)
+                self.temporary.replace(self.target)
+        finally:
+            _remove(self.temporary)
+            _restore(self.aside, self.target)
+
+
+def tidy(folder: Path) -> None:
+    """Remove or restore what `replacing` left in a folder and its subfolders when its process was killed."""
+    for pattern in (".*.[0-9]*.part", "*/.*.[0-9]*.part"):
+        for path in folder.glob(pattern):
+            _remove(path)
+    for pattern in (".*.[0-9]*.old", "*/.*.[0-9]*.old"):
+        for path in folder.glob(pattern):
+            if match := re.fullmatch(r"\.(.+)\.\d+\.old", path.name):
+                _restore(path, path.with_name(match[1]))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _restore(aside: Path, target: Path) -> None:
+    """Move a folder back that was put aside, unless its replacement is complete."""
+    if aside.is_dir() and not target.exists():
+        aside.rename(target)
+    _remove(aside)
+
+
+class Cache(Generic[T]):
+    """Intermediate results in one folder, a file per name. Without a folder, nothing is kept.
+
+    Every file has a checksum. A damaged file counts as missing, so its content is computed again.
+    """
+
+    def __init__(self, folder: Path | None, format: Format[T]) -> None:
+        self.folder, self.format = folder, format
+
+    def put(self, name: str, value: T) -> None:
+        if self.folder is not None:
+            content = self.format.encode(value)
+            self.folder.mkdir(exist_ok=True)
+            with replacing(self._path(self.folder, name)) as part:
+                part.write_bytes(content)
+
+    def get(self, name: str) -> T | None:
+        if self.folder is None:
+            return None
+        try:
+            return self.format.decode(self._path(self.folder, name).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def names(self) -> list[str]:
+        """The names of all files, also of damaged ones."""
+        if self.folder is None:
+            return []
+        return sorted(path.name.removesuffix(self.format.suffix) for path in self._files(self.folder))
+
+    def clear(self) -> None:
+        """Remove all files."""
+        if self.folder is not None:
+            for path in self._files(self.folder):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # missing, or with files of other programs
+                self.folder.rmdir()
+
+    def _files(self, folder: Path) -> list[Path]:
+        return [path for path in folder.glob(f"*{self.format.suffix}") if not path.name.startswith(".")]
+
+    def _path(self, folder: Path, name: str) -> Path:
+        return folder / f"{name}{self.format.suffix}"
 
 
 class AppendLog:
@@ -159,20 +234,13 @@ def refuse_other_origin(path: Path, origin: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object with a checksum, completely or not at all."""
-    text = json.dumps(seal_json(content), indent=1)
     with replacing(path) as part:
-        part.write_text(text + "\n", encoding="utf-8")
+        part.write_bytes(OBJECT.encode(dict(content)))
 
 
 def read_json(path: Path) -> JsonObject:
     """A JSON object, with or without a checksum. Raises ValueError if the file is damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(content, dict):
-        raise ValueError("not a JSON object")
-    return unseal_json(content)
+    return OBJECT.decode(path.read_bytes())
 
 
 @dataclass(frozen=True)
@@ -186,7 +254,7 @@ class FolderUse:
 
     @staticmethod
     def read(folder: Path) -> "FolderUse | None":
-        """The claim from request.json or from older files; None for a folder without a result."""
+        """The use in request.json or in files of earlier versions; None for a folder without a result."""
         path = folder / REQUEST
         if path.is_file():
             try:
@@ -197,19 +265,16 @@ class FolderUse:
                 return FolderUse(UNKNOWN)
             whole = isinstance(kind, str) and isinstance(request, dict) and isinstance(facts, dict)
             return FolderUse(kind, with_include(request), facts) if whole else FolderUse(UNKNOWN)
-        return _told_by_records(folder) or _told_by_marks(folder)
+        return _earlier_request(folder) or _told_by_records(folder) or _told_by_log(folder)
 
-    def differs(self, kind: str, request: Mapping[str, Any]) -> bool:
-        return self.kind != kind or bool(self.differences(request))
-
-    def differences(self, request: Mapping[str, Any]) -> list[str]:
-        """The names of the entries in which the requests differ."""
-        names = (
-            [name for name in request if name in self.request]
-            if self.partial
-            else {**request, **self.request}
-        )
-        return [name for name in names if self.request.get(name) != request.get(name)]
+    def differences(
+        self, request: Mapping[str, Any], defaults: Mapping[str, Any]
+    ) -> tuple[JsonObject, JsonObject]:
+        """The entries in which the requests differ, here and in `request`. defaults: for entries missing here."""
+        here = {**{name: value for name, value in defaults.items() if name in request}, **self.request}
+        names = [name for name in request if name in here] if self.partial else {**request, **here}
+        names = [name for name in names if here.get(name) != request.get(name)]
+        return {name: here.get(name) for name in names}, {name: request.get(name) for name in names}
 
 
 def _told_by_records(folder: Path) -> FolderUse | None:
@@ -224,15 +289,32 @@ def _told_by_records(folder: Path) -> FolderUse | None:
     return FolderUse(kind, request, fields, partial=True)
 
 
-def _told_by_marks(folder: Path) -> FolderUse | None:
-    found = [mark for mark in MARKS if (folder / mark).is_file()]
-    if not found:
+def _earlier_request(folder: Path) -> FolderUse | None:
+    """The request of a run, a sweep or a reproduction, each of which had a file of its own in earlier versions."""
+    name = next((name for name in EARLIER if (folder / name).is_file()), None)
+    if name is None:
         return None
-    request = {}
-    if found[0] == "claims.json":
-        with suppress(OSError, ValueError, KeyError):
-            request = {"scale": read_json(folder / found[0])["scale"]}
-    return FolderUse(MARKS[found[0]], request, partial=True)
+    kind, request_in = EARLIER[name]
+    try:
+        request = request_in(read_json(folder / name))
+    except (OSError, ValueError, KeyError, TypeError):
+        return FolderUse(UNKNOWN)
+    return FolderUse(kind, request, partial=kind == "reproduction" or not request)
+
+
+def _of_run(settings: JsonObject) -> JsonObject:
+    return {"network" if name == "kind" else name: value for name, value in settings.items()}
+
+
+EARLIER: dict[str, tuple[str, Callable[[JsonObject], JsonObject]]] = {
+    "settings.json": ("run", _of_run),
+    "sweep.json": ("sweep", lambda content: _of_run(dict(content.get("request", {})))),
+    "claims.json": ("reproduction", lambda content: {"scale": content["scale"]}),
+}
+
+
+def _told_by_log(folder: Path) -> FolderUse | None:
+    return FolderUse("tracker", partial=True) if any((folder / log).is_file() for log in LOGS) else None
 
 
 def lock_folder(folder: Path) -> "BaseFileLock":
@@ -264,8 +346,15 @@ class Workspace:
     A command that must read its input to know the request opens without one and calls `claim` before it writes.
     """
 
-    def __init__(self, folder: Path | None, kind: str, *, overwrite: bool = False) -> None:
-        self.folder, self.kind, self.overwrite = folder, kind, overwrite
+    def __init__(
+        self,
+        folder: Path | None,
+        kind: str,
+        *,
+        overwrite: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder, self.kind, self.overwrite, self.defaults = folder, kind, overwrite, defaults or {}
         found = FolderUse.read(folder) if folder is not None else None
         self.found = found  # the result that was already here
 
@@ -278,8 +367,12 @@ class Workspace:
         *,
         facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
+        defaults: Mapping[str, Any] | None = None,
     ) -> "Iterator[Workspace]":
-        """Lock the folder; with a request, claim it. Disk errors become an InputError."""
+        """Lock the folder; with a request, claim it. Disk errors become an InputError.
+
+        defaults: values of entries that the request of an earlier version lacks.
+        """
         if folder is None:
             yield Workspace(None, kind)
             return
@@ -288,7 +381,7 @@ class Workspace:
         folder = Path(folder)
         lock = lock_folder(folder)
         try:
-            workspace = Workspace(folder, kind, overwrite=overwrite)
+            workspace = Workspace(folder, kind, overwrite=overwrite, defaults=defaults)
             if request is not None:
                 workspace.claim(request, facts)
             yield workspace
@@ -310,6 +403,10 @@ class Workspace:
         path.mkdir(exist_ok=True)
         return path
 
+    def cache(self, name: str, format: Format[T]) -> Cache[T]:
+        """Intermediate results in a subfolder."""
+        return Cache(None if self.folder is None else self.folder / name, format)
+
     def save(self, result: Writable) -> None:
         """Write the files of a result, if there is a folder."""
         if self.folder is not None:
@@ -317,24 +414,29 @@ class Workspace:
 
     def check(self, request: Mapping[str, Any]) -> None:
         """Raise FolderMismatch if the folder holds another result, unless overwrite is set."""
-        request = _plain(request)
-        if self.found is None or self.overwrite or not self.found.differs(self.kind, request):
-            return
-        assert self.folder is not None
+        if not self.overwrite and (differs := self._difference(request)) is not None:
+            assert self.folder is not None
+            raise FolderMismatch(self.folder, *differs)
+
+    def _difference(self, request: Mapping[str, Any]) -> tuple[JsonObject, JsonObject] | None:
+        """The kind and the entries of the present result and of the request, if they differ."""
+        if self.found is None:
+            return None
         if self.found.kind != self.kind:
-            raise FolderMismatch(self.folder, {"kind": self.found.kind}, {"kind": self.kind})
-        names = self.found.differences(request)
-        old, new = ({name: said.get(name) for name in names} for said in (self.found.request, request))
-        raise FolderMismatch(self.folder, {"kind": self.kind, **old}, {"kind": self.kind, **new})
+            return {"kind": self.found.kind}, {"kind": self.kind}
+        here, wanted = self.found.differences(_plain(request), _plain(self.defaults))
+        return ({"kind": self.kind, **here}, {"kind": self.kind, **wanted}) if wanted else None
 
     def claim(self, request: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:
         """Write the request into the folder, before anything else; with overwrite, remove the old result first."""
         if self.folder is None:
             return
         self.check(request)
-        for part in (*self.folder.glob(".*.[0-9]*.part"), *self.folder.glob("*/.*.[0-9]*.part")):
-            part.unlink(missing_ok=True)  # half-written by a killed process
-        if self.overwrite and self.found is not None:
+        tidy(self.folder)
+        if self.found is None and self.kind in ALONE:
+            self._refuse_other_files(self.folder)
+        resumes = self.kind in ALONE and self._difference(request) is None
+        if self.overwrite and self.found is not None and not resumes:
             self.clear()
         wanted = FolderUse(self.kind, _plain(request), _plain(facts or {}))
         if self.found != wanted:
@@ -342,11 +444,17 @@ class Workspace:
             write_json(self.folder / REQUEST, said)
             self.found = wanted
 
+    def _refuse_other_files(self, folder: Path) -> None:
+        other = next((path.name for path in sorted(folder.iterdir()) if not path.name.startswith(".")), None)
+        if other is not None:
+            raise InputError(f"{folder} contains {other} but no {self.kind}; choose another folder")
+
     def clear(self) -> None:
         """Remove the files of the current result. request.json is removed last, so a kill leaves the folder claimed."""
         assert self.folder is not None
         kinds = dict.fromkeys((self.kind, *([self.found.kind] if self.found else ())))
-        patterns = [pattern for kind in kinds for pattern in FILES.get(kind, ())]
+        kept = REUSABLE.get(self.kind, ()) if len(kinds) == 1 else ()
+        patterns = [pattern for kind in kinds for pattern in FILES.get(kind, ()) if pattern not in kept]
         for pattern in (*patterns, *SHARED):
             for path in self.folder.glob(pattern):
                 if path.is_file() or path.is_symlink():

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 
 import normgrowth
-from normgrowth.errors import FolderMismatch, InputError
+from normgrowth.errors import FolderLocked, FolderMismatch, InputError
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import in_batches, load_corpus, padded
 from normgrowth.lab.data.formal_languages import language
@@ -403,8 +403,8 @@ def test_a_loss_that_is_no_number(tmp_path, pydoc):
 def test_other_settings_are_refused_by_name(finished, pydoc):
     with pytest.raises(FolderMismatch) as said:
         train(replace(TINY, lr=0.1, kind="post_norm"), finished, corpus=pydoc)
-    assert said.value.found == {"kind": "train", "network": "paper_pre_norm", "lr": 0.001}
-    assert said.value.wanted == {"kind": "train", "network": "post_norm", "lr": 0.1}
+    assert said.value.found == {"kind": "run", "network": "paper_pre_norm", "lr": 0.001}
+    assert said.value.wanted == {"kind": "run", "network": "post_norm", "lr": 0.1}
     other = load_corpus("pydoc", min_count=3)
     with pytest.raises(InputError, match="fingerprint"):
         train(TINY, finished, corpus=other)
@@ -415,19 +415,21 @@ def test_folders_that_are_not_ours(tmp_path, pydoc, finished):
     with pytest.raises(InputError, match=r"contains thesis\.txt"):
         train(TINY, tmp_path, corpus=pydoc)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["thesis.txt"]
-    settings = json.loads((finished / "settings.json").read_text())
+    settings = json.loads((finished / "request.json").read_text())["request"]
     assert settings["corpus"] == "pydoc"
     bad = tmp_path / "bad"
     bad.mkdir()
-    (bad / "settings.json").write_text("[")
-    with pytest.raises(InputError, match=r"settings\.json: not readable"):
-        train(TINY, bad, corpus=pydoc)
+    for name in ("request.json", "settings.json"):  # settings.json: of an earlier version
+        (bad / name).write_text("[")
+        with pytest.raises(FolderMismatch, match="damaged"):
+            train(TINY, bad, corpus=pydoc)
+        (bad / name).unlink()
 
 
 def test_two_runs_in_one_folder(tmp_path, pydoc):
     process = command(tmp_path / "run")
     wait_for(tmp_path / "run" / "checkpoints", process)
-    with pytest.raises(InputError, match="another run is writing to"):
+    with pytest.raises(FolderLocked):
         train(TINY, tmp_path / "run", corpus=pydoc)
     finished_well(process)
 
@@ -527,7 +529,7 @@ def test_paths_of_a_run(finished):
         "checkpoints",
         "records.json",
         "records.parquet",
-        "settings.json",
+        "request.json",
         "state.pt",
         "tracker",
     ]

@@ -71,11 +71,11 @@ def test_what_a_kill_leaves_goes_and_what_it_put_aside_comes_back(tmp_path, word
     before = sorted(path.relative_to(run) for path in run.rglob("*"))
     best = (run / "best" / "model.safetensors").read_bytes()
     # killed between the two names of the best, and while it wrote a state and one of the series
-    (run / "best").rename(run / ".best.old")
-    shutil.copytree(run / ".best.old", run / ".best.part")
+    (run / "best").rename(run / ".best.4711.old")
+    shutil.copytree(run / ".best.4711.old", run / ".best.4711.part")
     (run / ".state.pt.4711.part").write_bytes(b"half")
-    (run / "checkpoints" / ".step-00000002.part").mkdir()
-    shutil.copytree(run / "checkpoints" / "step-00000001", run / "checkpoints" / ".step-00000001.old")
+    (run / "checkpoints" / ".step-00000002.4711.part").mkdir()
+    shutil.copytree(run / "checkpoints" / "step-00000001", run / "checkpoints" / ".step-00000001.4711.old")
     train(TINY, run, corpus=words)
     assert sorted(path.relative_to(run) for path in run.rglob("*")) == before
     assert (run / "best" / "model.safetensors").read_bytes() == best
@@ -84,7 +84,7 @@ def test_what_a_kill_leaves_goes_and_what_it_put_aside_comes_back(tmp_path, word
 def test_killed_before_it_had_said_what_it_is(tmp_path, words):
     run = tmp_path / "run"
     run.mkdir()
-    (run / ".settings.json.4711.part").write_text('{"corpus": "an')
+    (run / ".request.json.4711.part").write_text('{"corpus": "an')
     train(TINY, run, corpus=words)
     assert not list(run.glob(".*.part"))
 

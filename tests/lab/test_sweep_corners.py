@@ -196,7 +196,7 @@ def test_no_space_in_the_first_moment_spoils_no_folder(tmp_path, corpus, engine,
         full.setattr(workspace, "replacing", Full)
         with pytest.raises(InputError, match="No space left on device"):
             sweep(TINY, tmp_path / "x", x=X, y=Y, corpus=corpus, engine=engine)
-    (tmp_path / "x" / ".sweep.json.123.part").write_text("{")  # and what a kill leaves
+    (tmp_path / "x" / ".request.json.123.part").write_text("{")  # and what a kill leaves
     assert run_sweep(TINY, tmp_path / "x", x=X, y=Y, corpus=corpus, engine=engine).cells == 4
     (tmp_path / "other" / "cells").mkdir(parents=True)
     with pytest.raises(InputError, match="contains cells but no sweep"):

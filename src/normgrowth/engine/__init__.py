@@ -163,6 +163,21 @@ class Threads:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def given_or_processes(engine: Engine | None) -> Iterator[Engine]:
+    """The engine; without one, a process per core for the time of the context."""
+    if engine is not None:
+        yield engine
+        return
+    from normgrowth.engine.processes import Processes
+
+    engine = Processes()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
 def map(
     function: Callable[[Task], Result],
     tasks: Iterable[Task],

@@ -1,14 +1,14 @@
 """The settings of a training run: everything its weights depend on."""
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
 from normgrowth.errors import InputError
 from normgrowth.schedules import SHAPES, Schedule
+from normgrowth.serialization.checksums import JsonObject
 from normgrowth.text import one_line
 from normgrowth.tracking.due import due
 
@@ -115,6 +115,10 @@ class TrainSettings:
             leaking=self.leaking,
         )
 
+    def request(self) -> JsonObject:
+        """Return the settings as entries of a request. `kind` is called network there: a request has its own kind."""
+        return {"network" if name == "kind" else name: value for name, value in asdict(self).items()}
+
     def rate(self, total: int) -> Schedule:
         """Return the learning rate schedule of a run with this many steps."""
         falls = self.schedule in ("linear", "cosine")
@@ -170,19 +174,3 @@ def preset(name: str, corpus: str, **changes: Any) -> TrainSettings:
     if name not in PRESETS:
         raise InputError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
     return replace(TrainSettings(corpus=corpus, **PRESETS[name]), **changes)
-
-
-def difference(
-    old: Mapping[str, Any], new: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the settings that differ, with their old and new values; None if all are equal.
-
-    Settings that an earlier version did not have are compared by their defaults. `kind` is returned as "network", to
-    distinguish it from the kind of a result.
-    """
-    old = {**{name: value for name, value in DEFAULTS.items() if name in new}, **old}
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    ours, theirs = (
-        {"network" if name == "kind" else name: said.get(name) for name in names} for said in (old, new)
-    )
-    return (ours, theirs) if names else None

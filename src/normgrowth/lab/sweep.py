@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.engine import Engine, TaskFailed, map_with_failures
+from normgrowth.engine import Engine, TaskFailed, given_or_processes, map_with_failures
 from normgrowth.errors import InputError
 from normgrowth.lab.build import total_steps
 from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
@@ -30,10 +30,11 @@ from normgrowth.lab.cells.grid import Corpora, Grid
 from normgrowth.lab.cells.stacked_cells import in_common, pays, stackable, train_together
 from normgrowth.lab.data.corpus import Corpus, describe
 from normgrowth.lab.run import CorpusSummary
-from normgrowth.lab.settings import TrainSettings
+from normgrowth.lab.settings import DEFAULTS, TrainSettings
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
+from normgrowth.workspace import Workspace
 
 GRACE = 60.0  # seconds after its limit until a cell that does not end is abandoned
 Progress = Callable[[int, int, str], None]  # cells done, cells requested so far, name of the last cell
@@ -70,22 +71,17 @@ def sweep(
     if refine and not y.numbers:
         raise InputError(f"--refine needs numeric values for y; {y.setting} has others")
     grid = Grid(settings, x, y, data=data, corpus=corpus)
-    fixed = {name: value for name, value in asdict(settings).items() if name not in (x.setting, y.setting)}
+    varied = {"network" if axis.setting == "kind" else axis.setting for axis in (x, y)}
+    fixed = {name: value for name, value in settings.request().items() if name not in varied}
     request = {"x": x.setting, "y": y.setting, **fixed}
-    with CellStore.open(out, grid.corpora, request, overwrite=overwrite) as folder:
-        own = None
-        if engine is None:
-            from normgrowth.engine.processes import Processes
-
-            engine = own = Processes()
-        try:
-            run = _Run(grid, folder, engine, limit, together, progress)
-            run.refine() if refine else run.fill()
-        finally:
-            if own is not None:
-                own.close()
+    with (
+        Workspace.open(out, Sweep.kind, request, overwrite=overwrite, defaults=DEFAULTS) as workspace,
+        given_or_processes(engine) as on,
+    ):
+        run = _Run(grid, CellStore(workspace, grid.corpora), on, limit, together, progress)
+        run.refine() if refine else run.fill()
         result = _result(Path(out).resolve().name, grid, run, refine, limit)
-        result.write(folder.path)
+        workspace.save(result)
     return result
 
 
@@ -93,13 +89,13 @@ class _Run:
     def __init__(
         self,
         grid: Grid,
-        folder: CellStore,
+        store: CellStore,
         engine: Engine,
         limit: float | None,
         together: int | None,
         progress: Progress | None,
     ) -> None:
-        self.grid, self.folder, self.engine, self.limit = grid, folder, engine, limit
+        self.grid, self.store, self.engine, self.limit = grid, store, engine, limit
         self.progress, self.together = progress, together
         self.outcomes: dict[Cell, Outcome] = {}
         self.lost: dict[Cell, str] = {}
@@ -119,7 +115,7 @@ class _Run:
 
     def _train(self, cells: list[Cell]) -> None:
         for cell in cells:
-            if (found := self.folder.load(self.grid.cells[cell], self.limit)) is not None:
+            if (found := self.store.load(self.grid.cells[cell], self.limit)) is not None:
                 self.outcomes[cell] = found
         missing = [cell for cell in cells if cell not in self.outcomes]
         groups = self._groups(missing)
@@ -135,7 +131,7 @@ class _Run:
                 self.lost |= dict.fromkeys(group, results.why)
             else:
                 for cell, outcome in zip(group, results, strict=True):
-                    self.folder.save(self.grid.cells[cell], outcome, self.limit, len(group))
+                    self.store.save(self.grid.cells[cell], outcome, self.limit, len(group))
                     self.outcomes[cell] = outcome
             self._tell(self.grid.name(group[-1]))
 

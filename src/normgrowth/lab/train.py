@@ -23,13 +23,13 @@ from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
 from normgrowth.lab.evaluate import NextToken, as_blocks, evaluate, levels
 from normgrowth.lab.interrupt import heard_between_steps
 from normgrowth.lab.run import CorpusSummary, Run
-from normgrowth.lab.run_files import STATE, TRACKER, RunFolder
+from normgrowth.lab.run_files import STATE, TRACKER, RunFolder, open_run
 from normgrowth.lab.settings import TrainSettings, every
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
 from normgrowth.serialization.json_types import converted
-from normgrowth.tracking.distributed import is_main, is_parallel, of_main, rank, shared, world_size
+from normgrowth.tracking.distributed import is_main, is_parallel, rank, shared, world_size
 from normgrowth.tracking.tensor_sums import to_double
 from normgrowth.tracking.tracked_parameters import watch
 from normgrowth.tracking.tracker import NormTracker
@@ -98,12 +98,12 @@ def train(
         torch.set_num_threads(threads)
     corpus = corpus or corpus_of(settings, data)
     settings.rate(total_steps(settings, corpus))  # raises errors of the schedule before the folder is created
-    folder = _open(out, settings, corpus, overwrite)
-    try:
-        with heard_between_steps() as stopping:
-            return _Training(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
-    finally:
-        folder.close()
+    facts = {"fingerprint": corpus.fingerprint, "ranks": world_size()}
+    with (
+        open_run(out, settings, facts, overwrite=overwrite) as folder,
+        heard_between_steps() as stopping,
+    ):
+        return _Training(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
 
 
 class _Training:
@@ -300,20 +300,6 @@ class _Training:
             f"{self.folder.path}: {said}, so the run stops{kept}; "
             "a lower --lr, a --warmup or --clip 1 may help"
         )
-
-
-def _open(out: str | Path, settings: TrainSettings, corpus: Corpus, overwrite: bool) -> RunFolder:
-    """Open the folder on the first rank; if this fails, raise the error on all ranks."""
-    folder, problem = RunFolder(Path(out), None), None
-    if is_main():
-        try:
-            facts = {"fingerprint": corpus.fingerprint, "ranks": world_size()}
-            folder = RunFolder.open(out, settings, facts, overwrite=overwrite)
-        except InputError as error:
-            problem = error
-    if (said := of_main(None if problem is None else str(problem))) is not None:
-        raise problem or InputError(said)
-    return folder
 
 
 def _few(records: Records) -> Records:

@@ -16,7 +16,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from normgrowth.engine import Engine
+from normgrowth.engine import Engine, given_or_processes
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.paper.claim import Claim, check, judge
 from normgrowth.paper.claims import CLAIMS
@@ -61,45 +61,37 @@ def reproduce(
     corpora = Path(data) if data else None
     settings = settings_of(scale, corpora)
     request = {"scale": scale, "corpus": demo_corpus(corpora)[0] if scale == "demo" else "paper"}
-    own = None
-    if engine is None:
-        from normgrowth.engine.processes import Processes
-
-        engine = own = Processes()
-    try:
-        with Workspace.open(out, Reproduction.kind, request, overwrite=overwrite) as workspace:
-            assert workspace.folder is not None
-            stages = workspace.folder / "stages"
-            series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
-            stored: dict[str, StoredResult] = {}
-            outcomes = []
-            for name in (name for name in STAGES if name in needed):
-                folder = stages / name
-                outcome, found = run_stage(
-                    STAGES[name], settings[name], scale, folder, engine, corpora, progress
-                )
-                outcomes.append(outcome)
-                if found is not None:
-                    stored[name] = found
-            evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed}, series)
-            result = Reproduction.of(
-                scale=scale,
-                only=tuple(only),
-                claims=tuple(judge(claim, evidence) for claim in claims),
-                errata=() if only else tuple(check(one, evidence) for one in ERRATA.values()),
-                departures=() if only else tuple(check(one, evidence) for one in DEPARTURES.values()),
-                caveats=() if only else tuple(check(one, evidence) for one in CAVEATS.values()),
-                stages=tuple(outcomes),
-                table1=_table1(evidence),
-                provenance=Provenance.now(),
-            )
-            result.write(workspace.folder)
-            drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
-            write_page(workspace.folder, result, drawn)
-            return result
-    finally:
-        if own is not None:
-            own.close()
+    with (
+        Workspace.open(out, Reproduction.kind, request, overwrite=overwrite) as workspace,
+        given_or_processes(engine) as on,
+    ):
+        assert workspace.folder is not None
+        stages = workspace.folder / "stages"
+        series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
+        stored: dict[str, StoredResult] = {}
+        outcomes = []
+        for name in (name for name in STAGES if name in needed):
+            stage, folder = STAGES[name], stages / name
+            outcome, found = run_stage(stage, settings[name], scale, folder, on, corpora, progress)
+            outcomes.append(outcome)
+            if found is not None:
+                stored[name] = found
+        evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed}, series)
+        result = Reproduction.of(
+            scale=scale,
+            only=tuple(only),
+            claims=tuple(judge(claim, evidence) for claim in claims),
+            errata=() if only else tuple(check(one, evidence) for one in ERRATA.values()),
+            departures=() if only else tuple(check(one, evidence) for one in DEPARTURES.values()),
+            caveats=() if only else tuple(check(one, evidence) for one in CAVEATS.values()),
+            stages=tuple(outcomes),
+            table1=_table1(evidence),
+            provenance=Provenance.now(),
+        )
+        workspace.save(result)
+        drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
+        write_page(workspace.folder, result, drawn)
+        return result
 
 
 def _table1(evidence: Evidence) -> tuple[TableRow, ...]:

@@ -7,12 +7,17 @@ with their checksum.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+
+T = TypeVar("T")
 
 JsonObject: TypeAlias = dict[str, Any]  # as json.loads returns it
 
@@ -94,3 +99,63 @@ def from_parquet(content: bytes) -> "tuple[pa.Table, str | None]":
 def _footer(content: bytes) -> int:
     """The offset of the footer."""
     return len(content) - TAIL - int.from_bytes(content[-TAIL:-4], "little")
+
+
+@dataclass(frozen=True)
+class Format(Generic[T]):
+    """A type of file with a checksum. decode: raises ValueError if the content is damaged."""
+
+    suffix: str
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+
+
+def _encode_object(content: JsonObject) -> bytes:
+    return json.dumps(seal_json(content), indent=1).encode() + b"\n"
+
+
+def _decode_object(content: bytes) -> JsonObject:
+    try:
+        value = json.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return unseal_json(value)
+
+
+def _decode_table(content: bytes) -> "pa.Table":
+    import pyarrow as pa
+
+    try:
+        return from_parquet(content)[0]
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _encode_arrays(arrays: "Mapping[str, np.ndarray]", compress: bool = False) -> bytes:
+    import numpy as np
+
+    buffer = BytesIO()
+    (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **arrays)
+    return seal(buffer.getvalue())
+
+
+def _decode_arrays(content: bytes) -> "Mapping[str, np.ndarray]":
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(BytesIO(unseal(content)), allow_pickle=False) as arrays:
+            return dict(arrays)
+    except zipfile.BadZipFile as error:
+        raise ValueError(str(error)) from error
+
+
+OBJECT: Format[JsonObject] = Format(".json", _encode_object, _decode_object)
+TABLE: "Format[pa.Table]" = Format(
+    ".parquet", lambda table: to_parquet(table, use_dictionary=False)[0], _decode_table
+)
+ARRAYS: "Format[Mapping[str, np.ndarray]]" = Format(".npz", _encode_arrays, _decode_arrays)
+COMPRESSED_ARRAYS = Format(".npz", partial(_encode_arrays, compress=True), _decode_arrays)

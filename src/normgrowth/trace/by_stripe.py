@@ -44,7 +44,7 @@ LARGEST = 16 * CHUNK
 ROUNDS = (
     4  # target number of stripes per worker: workers finish at about the same time and reuse their memory
 )
-Result = dict[str, NDArray[np.generic]]
+Result = Mapping[str, NDArray[np.generic]]
 
 
 class Part(NamedTuple):
@@ -197,7 +197,7 @@ def run(job: Job, stripe: tuple[Part, ...]) -> Result:
     """Measure one stripe in all checkpoints; return rows of sums and samples by position, and buffers."""
     last_use = job.last_use()
     held: dict[int, LoadedParts] = {}
-    found: Result = {}
+    found: dict[str, NDArray[np.generic]] = {}
     with ThreadPoolExecutor(1) as ahead:  # reads the next checkpoint while this one is summed
         context, read = copy_context(), partial(_read, job, stripe)
         places_left = sorted(job.checkpoints)

@@ -23,6 +23,7 @@ from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance
+from normgrowth.serialization.checksums import COMPRESSED_ARRAYS
 from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.measured_steps import MeasuredSteps
 from normgrowth.trace.output.identity import TraceFacts, changed_files, where
@@ -88,7 +89,9 @@ class Tracing:
             for stored in changed:
                 store.save(stored)
             sampled = self.judge is not None
-            scalars = ScalarLog(workspace.folder, counted.names) if self.scalars else None
+            scalars = None
+            if self.scalars:
+                scalars = ScalarLog(workspace.cache("scalars", COMPRESSED_ARRAYS), counted.names)
             shapes = {name: tensor.shape for name, tensor in counted.opening.tensors.items()}
             updates = LoraUpdates(find_adapters(counted.readings, shapes), counted.names)
             measured, log = measure_all(

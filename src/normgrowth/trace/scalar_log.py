@@ -3,10 +3,8 @@
 DIR/scalars/step-000000500.npz    counts of each tensor (`moments.scalars`)
 """
 
-import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
@@ -15,17 +13,16 @@ from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.scalars import ScalarCounts, count_scalars, stacked
 from normgrowth.records import Block
-from normgrowth.serialization.checksums import seal, unseal
-from normgrowth.trace.output.store import digest
+from normgrowth.trace.output.store import digest, step_name
 from normgrowth.trace.plan import TraceStep
-from normgrowth.workspace import replacing
+from normgrowth.workspace import Cache
 
 
 @dataclass
 class ScalarLog:
-    """Counts by step. names: names of the tensors. folder: None stores nothing."""
+    """Counts by step. names: names of the tensors."""
 
-    folder: Path | None
+    cache: Cache[Mapping[str, np.ndarray]]
     names: Sequence[str]
     counts: dict[int, ScalarCounts] = field(default_factory=dict)
 
@@ -38,7 +35,7 @@ class ScalarLog:
         if found is None and key is not None:
             current, reference = get(i), get(0)
             found = stacked([count_scalars(*_values(name, current, reference)) for name in self.names])
-            self._save(place.step, key, found)
+            self.cache.put(step_name(place.step), {"key": np.array(key), **asdict(found)})
         if found is not None:
             self.counts[place.step] = found
 
@@ -57,34 +54,16 @@ class ScalarLog:
             blocks.append(Block(level, names, layers, roles, steps, values, "first"))
         return blocks
 
-    def _path(self, step: int) -> Path | None:
-        return self.folder / "scalars" / f"step-{step:09d}.npz" if self.folder else None
-
-    def _save(self, step: int, key: str, counts: ScalarCounts) -> None:
-        path = self._path(step)
-        if path is None:
-            return
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, key=np.array(key), **asdict(counts))
-        path.parent.mkdir(exist_ok=True)
-        with replacing(path) as part:
-            part.write_bytes(seal(buffer.getvalue()))
-
     def _load(self, step: int, key: str | None) -> ScalarCounts | None:
         """Return the stored counts of a step if their key matches. key: None (checkpoint deleted) matches any."""
-        path = self._path(step)
-        if path is None or not path.is_file():
+        arrays = self.cache.get(step_name(step))
+        if arrays is None or (key is not None and str(arrays.get("key")) != key):
             return None
         try:
-            with np.load(io.BytesIO(unseal(path.read_bytes())), allow_pickle=False) as stored:
-                arrays: Mapping[str, np.ndarray] = dict(stored)
-            same = key is None or str(arrays["key"]) == key
-            counts = ScalarCounts(
-                *(arrays[name] for name in ("compared", "grown", "sign_changed", "histogram"))
-            )
-            return counts if same and len(counts.compared) == len(self.names) else None
-        except (OSError, ValueError, LookupError):
-            return None  # damaged: count again
+            counts = ScalarCounts(*(arrays[field.name] for field in fields(ScalarCounts)))
+        except LookupError:
+            return None
+        return counts if len(counts.compared) == len(self.names) else None
 
 
 def _values(name: str, *checkpoints: Checkpoint) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ cell that diverges is removed, and the others continue.
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from normgrowth.lab.build import new_model, new_optimizer, total_steps
 from normgrowth.lab.cells.cell import SQUARE, Course, Outcome, batches, dev_loss
 from normgrowth.lab.cells.stacked_models import Stacked
 from normgrowth.lab.data.corpus import Corpus
-from normgrowth.lab.settings import TrainSettings, difference
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.tensor_sums import summed
 from normgrowth.tracking.tracked_parameters import watch
@@ -166,9 +166,11 @@ class _Stack:
 
 
 def _check(settings: Sequence[TrainSettings]) -> None:
+    common = in_common(settings[0]).request()
     for cell in settings:
-        if other := difference(asdict(in_common(settings[0])), asdict(in_common(cell))):
-            said = "; ".join(f"{name} {other[1][name]} instead of {old}" for name, old in other[0].items())
+        own = in_common(cell).request()
+        if other := [name for name in own if own[name] != common[name]]:
+            said = "; ".join(f"{name} {own[name]} instead of {common[name]}" for name in other)
             raise InputError(f"stacked cells can differ only in {', '.join(OWN)}, got {said}")
         if not stackable(cell):
             raise InputError(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.checkpoints.series import Entry
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, SchemaError
 from normgrowth.lint.judge import judge_samples
 from normgrowth.network.inputs.batches import read_rows
 from normgrowth.network.measured import ModelInfo, from_sidecar
@@ -30,10 +30,10 @@ from normgrowth.network.saturation.saturation import LevelOptions, Saturation
 from normgrowth.network.saturation.state_comparison import measure
 from normgrowth.records import Records, concatenated
 from normgrowth.results import Provenance
+from normgrowth.serialization.checksums import TABLE
 from normgrowth.serialization.json_types import parse_json
 from normgrowth.serialization.record_schema import conformed
-from normgrowth.stored_result import read_parquet, write_parquet
-from normgrowth.trace.output.store import KEY, Store
+from normgrowth.trace.output.store import KEY, step_name
 from normgrowth.trace.request import Tracing
 from normgrowth.trace.stream import Reader
 from normgrowth.workspace import Workspace
@@ -41,6 +41,7 @@ from normgrowth.workspace import Workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ABOUT = b"made_by"
 LEVELS_VERSION = 2  # increase it when the same checkpoint would get different levels
 Progress = Callable[[int, int, str], None]  # checkpoints done, total checkpoints, current checkpoint
 
@@ -102,7 +103,7 @@ def of_series(
     problems: list[str] = []
     filler = Filler(model, options.states, options.stack)
     with Workspace.open(out, "saturation", overwrite=overwrite) as workspace, weights_kept(model):
-        store = Store(workspace.folder)
+        cache = workspace.cache("levels", TABLE)
         traced, places = tracing.into(workspace, Reader(), **request)
         name = traced.run
         for number, place in enumerate(places):
@@ -111,7 +112,8 @@ def of_series(
             entry, known = place.entry, place.entry or place.stored
             key = hashlib.sha256(json.dumps([*asked, known and known.fingerprint]).encode()).hexdigest()
             # A user's `states` function has no key, so its levels cannot be stored.
-            found = _load(store, place.step, key) if options.states is None else None
+            stored = cache.get(step_name(place.step)) if options.states is None else None
+            found = _from_table(key, stored, Path(step_name(place.step)))
             if found is None and entry is None:
                 problems.append(f"{place.label}: no longer exists, and its levels were not measured before")
                 continue
@@ -125,7 +127,7 @@ def of_series(
                     continue
                 levels = measure(LoadedModel(entry.label, model), texts, inputs, options)
                 found = _at_step(levels, entry.step)
-                _save(store, entry.step, key, found)
+                cache.put(step_name(entry.step), _to_table(key, found))
             steps[place.step] = found
         if progress:
             progress(len(places), len(places), name)
@@ -225,33 +227,20 @@ def _sizes(table: "pa.Table") -> dict[str, float]:
     return {row["quantity"]: row["value"] for row in rows}
 
 
-def _path(store: Store, step: int) -> Path | None:
-    return None if store.folder is None else store.folder / "levels" / f"step-{step:09d}.parquet"
-
-
-def _save(store: Store, step: int, key: str, levels: Levels) -> None:
-    if (path := _path(store, step)) is None:
-        return
-    path.parent.mkdir(exist_ok=True)
+def _to_table(key: str, levels: Levels) -> "pa.Table":
     table, info = levels
-    said = {KEY: key.encode(), b"made_by": json.dumps(asdict(info)).encode()}
-    write_parquet(table.replace_schema_metadata(said), path)
+    return table.replace_schema_metadata({KEY: key.encode(), ABOUT: json.dumps(asdict(info)).encode()})
 
 
-def _load(store: Store, step: int, key: str) -> "Levels | None":
-    import pyarrow as pa
-
-    path = _path(store, step)
-    if path is None or not path.is_file():
+def _from_table(key: str, table: "pa.Table | None", path: Path) -> Levels | None:
+    """The stored levels if they have this key; None if they are missing or damaged."""
+    said = (table.schema.metadata if table is not None else None) or {}
+    if table is None or said.get(KEY) != key.encode():
         return None
     try:
-        table = read_parquet(path)
-        said = table.schema.metadata or {}
-        if said.get(KEY) != key.encode():
-            return None
-        return conformed(table, path), parse_json(said.get(b"made_by", b""), LevelsInfo, path)
-    except (pa.ArrowException, OSError, ValueError):
-        return None  # damaged file: the step is measured again
+        return conformed(table, path), parse_json(said.get(ABOUT, b""), LevelsInfo, path)
+    except SchemaError:
+        return None
 
 
 def _joined(traced: Records, run: str, levels: "Sequence[pa.Table]") -> Records:

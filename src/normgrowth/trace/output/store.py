@@ -6,15 +6,12 @@
     DIR/stripes/KEY.npz                   sums of some tensors at all steps; removed when all tensors are complete
     DIR/stripes/steps.json                the keys of these steps
 
-Every file is written under a temporary name and then renamed, so a killed process leaves only complete files. Every
-file has a checksum; damaged files are measured again.
+A damaged file is measured again (`normgrowth.workspace.Cache`).
 """
 
 import hashlib
-import io
 import json
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +21,8 @@ import numpy as np
 
 from normgrowth.moments.moments import Floats, Moments, Pair
 from normgrowth.records import storable
-from normgrowth.serialization.checksums import seal, unseal
-from normgrowth.stored_result import read_parquet, write_parquet
-from normgrowth.workspace import read_json, replacing, write_json
+from normgrowth.serialization.checksums import ARRAYS, OBJECT, TABLE
+from normgrowth.workspace import Cache, read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +37,7 @@ OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
 UPDATES = "lora_update_square"
 SAMPLE = "look:"  # prefix of columns; the word comes from the first version
-_STEP_FILE = re.compile(r"step-(\d{9,})\.parquet")
+_STEP = re.compile(r"step-(\d{9,})")
 
 
 def digest(content: object) -> str:
@@ -63,47 +59,48 @@ class Stored:
     step_origin: str = "earlier trace"  # where the step number comes from; this default if the file lacks it
     updates: Floats | None = None  # squared norms of LoRA updates, in the rows of B; None if not measured
 
+    def to_table(self) -> "pa.Table":
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {
+            "name": list(map(storable, self.names)),
+            **{field: getattr(self.own, field) for field in OWN},
+        }
+        for step, pair in self.pairs.items():
+            columns |= {f"{step}:{field}": getattr(pair, field) for field in PAIR}
+        columns |= {f"{SAMPLE}{field}": pa.array(values) for field, values in self.sample.items()}
+        if self.updates is not None:
+            columns[UPDATES] = self.updates
+        about = {"version": SUMS_VERSION, "label": self.label, "fingerprint": self.fingerprint}
+        about["step_origin"] = self.step_origin
+        return pa.table(columns).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
+
 
 class Store:
     """Stores sums between runs; without a folder, nothing is stored."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._steps = Cache(folder and folder / "moments", TABLE)
+        self._stripes = Cache(folder and folder / "stripes", ARRAYS)
+        self._begun = Cache(folder and folder / "stripes", OBJECT)
 
     def save(self, stored: Stored) -> None:
-        if self.folder is None:
-            return
-        import pyarrow as pa
-
-        columns: dict[str, Any] = {
-            "name": list(map(storable, stored.names)),
-            **{field: getattr(stored.own, field) for field in OWN},
-        }
-        for step, pair in stored.pairs.items():
-            columns |= {f"{step}:{field}": getattr(pair, field) for field in PAIR}
-        columns |= {f"{SAMPLE}{field}": pa.array(values) for field, values in stored.sample.items()}
-        if stored.updates is not None:
-            columns[UPDATES] = stored.updates
-        about = {"version": SUMS_VERSION, "label": stored.label, "fingerprint": stored.fingerprint}
-        about["step_origin"] = stored.step_origin
-        table = pa.table(columns).replace_schema_metadata({ABOUT: json.dumps(about).encode()})
-        path = self.folder / "moments" / f"step-{stored.step:09d}.parquet"
-        path.parent.mkdir(exist_ok=True)
-        write_parquet(table, path, use_dictionary=False)
+        self._steps.put(step_name(stored.step), stored.to_table())
 
     def load(self) -> dict[int, Stored | None]:
         """Return all stored steps; None for a file that is damaged or from another version."""
         if self.folder is None:
             return {}
-        files = {path: _STEP_FILE.fullmatch(path.name) for path in (self.folder / "moments").glob("step-*")}
         older = _older_references(self.folder)
-        found = {int(match[1]): _load(int(match[1]), path, older) for path, match in files.items() if match}
+        steps = {int(match[1]): match[0] for name in self._steps.names() if (match := _STEP.fullmatch(name))}
+        found = {step: _load(step, self._steps.get(name), older) for step, name in steps.items()}
         names = next((stored.names for stored in found.values() if stored), ())
         return {step: stored if stored and stored.names == names else None for step, stored in found.items()}
 
     @property
     def has_stripes(self) -> bool:
-        return self.folder is not None and any((self.folder / "stripes").glob("*.npz"))
+        return bool(self._stripes.names())
 
     def begin_stripes(self, missing: "Sequence[str]", known: "Sequence[str]") -> list[str]:
         """Return the keys of the steps that the stripes cover, normally the missing ones.
@@ -111,45 +108,34 @@ class Store:
         If an earlier trace was killed after some of its steps were stored, return the keys of that trace, so that its
         stripes can be reused. known: keys of all steps whose checkpoints exist.
         """
-        if self.folder is None:
-            return list(missing)
-        path = self.folder / "stripes" / "steps.json"
-        begun = _begun(path)
-        if begun and set(missing) <= set(begun) <= set(known):
+        begun = (self._begun.get("steps") or {}).get("keys")
+        if isinstance(begun, list) and begun and set(missing) <= set(map(str, begun)) <= set(known):
             return begun
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, {"keys": list(missing)})
+        self._begun.put("steps", {"keys": list(missing)})
         return list(missing)
 
     def save_stripe(self, key: str, result: "Mapping[str, np.ndarray]") -> None:
-        if self.folder is None:
-            return
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **result)
-        with replacing(self.folder / "stripes" / f"{key}.npz") as part:
-            part.write_bytes(seal(buffer.getvalue()))
+        self._stripes.put(key, result)
 
-    def load_stripe(self, key: str) -> dict[str, np.ndarray] | None:
-        path = self.folder / "stripes" / f"{key}.npz" if self.folder else None
-        if path is None or not path.is_file():
-            return None
-        try:
-            with np.load(io.BytesIO(unseal(path.read_bytes())), allow_pickle=False) as stored:
-                return dict(stored)
-        except (OSError, ValueError):
-            return None  # damaged: measure again
+    def load_stripe(self, key: str) -> "Mapping[str, np.ndarray] | None":
+        return self._stripes.get(key)
 
     def drop_stripes(self) -> None:
         """Remove the stored stripes."""
-        if self.folder is not None:
-            shutil.rmtree(self.folder / "stripes", ignore_errors=True)
+        self._begun.clear()
+        self._stripes.clear()
 
 
-def _load(step: int, path: Path, older: Callable[[int, str], int]) -> Stored | None:
+def step_name(step: int) -> str:
+    return f"step-{step:09d}"
+
+
+def _load(step: int, table: "pa.Table | None", older: Callable[[int, str], int]) -> Stored | None:
     import pyarrow as pa
 
+    if table is None:
+        return None
     try:
-        table = read_parquet(path)
         said = table.schema.metadata or {}
         current = ABOUT in said
         if not current and KEY not in said:
@@ -205,12 +191,3 @@ def _column(column: "pa.ChunkedArray") -> Sequence[Any]:
     lists = column.combine_chunks()
     ends = lists.offsets.to_numpy() - lists.offsets[0].as_py()
     return np.split(lists.flatten().to_numpy(), ends[1:-1])
-
-
-def _begun(path: Path) -> list[str] | None:
-    """Return the keys of the steps that the stored stripes cover; None if the file is missing or unreadable."""
-    try:
-        found = read_json(path).get("keys")
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, list) and all(isinstance(key, str) for key in found) else None
