@@ -84,9 +84,9 @@ def test_a_run_with_settings_json_is_resumed(tmp_path):
     del earlier["hold"]  # a setting that is newer than the folder
     write_json(folder / "settings.json", earlier)
     (folder / "request.json").unlink()
-    before = (folder / "best/model.safetensors").stat()
+    before = (folder / "best/model.safetensors").stat().st_mtime_ns
     make_train(folder)
-    assert (folder / "best/model.safetensors").stat() == before  # nothing was trained
+    assert (folder / "best/model.safetensors").stat().st_mtime_ns == before  # nothing was trained
     assert read_json(folder / "request.json")["request"] == request
     for name in ("settings.json", "hold"):
         (folder / "request.json").unlink()
@@ -105,13 +105,13 @@ def test_a_sweep_with_sweep_json_uses_its_cells(tmp_path):
     make_sweep(folder)
     request = read_json(folder / "request.json")["request"]
     (folder / "request.json").unlink()
-    before = {path: path.stat() for path in (folder / "cells").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
     for earlier in (request, {}):  # the first versions wrote no request
         renamed = {"kind" if name == "network" else name: value for name, value in earlier.items()}
         write_json(folder / "sweep.json", {"format": 1, "request": renamed})
         make_sweep(folder)
         assert read_json(folder / "request.json")["request"] == request
-        assert {path: path.stat() for path in (folder / "cells").iterdir()} == before
+        assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == before
         (folder / "request.json").unlink()
     write_json(folder / "sweep.json", {"format": 1, "request": {**request, "seed": 1}})
     with pytest.raises(FolderMismatch) as caught:

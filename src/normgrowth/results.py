@@ -70,6 +70,10 @@ class Provenance:
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return Provenance(version("normgrowth"), platform.python_version(), np.__version__, created)
 
+    @property
+    def versions(self) -> dict[str, str]:
+        return {"normgrowth": self.version, "python": self.python}
+
     @staticmethod
     def of_earlier(content: Mapping[str, Any]) -> "Provenance":
         """The provenance in a folder of an earlier version."""

@@ -4,7 +4,8 @@ The parts that commands use:
 
     Workspace.open(folder, kind, request)   lock the folder, refuse another request, remove scratch files at the end
     workspace.save(result)                  records.parquet and records.json
-    Cache(folder, format)                   checked files of intermediate results, one per name
+    ResultFolder(folder, kind, request)     a folder that is checked at the start and written at the end
+    Cache(folder, codec)                    checked files of intermediate results, one per name
     replacing(path)                         write a file or folder completely or not at all
     write_json(path, object), read_json     JSON with a checksum
     AppendLog                               append to files, and retry after the disk was full
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
-from normgrowth.serialization.checksums import OBJECT, Format, JsonObject
+from normgrowth.serialization.checksums import OBJECT, FileCodec, JsonObject
 from normgrowth.serialization.record_schema import with_include
 
 if TYPE_CHECKING:
@@ -126,12 +127,12 @@ class Cache(Generic[T]):
     Every file has a checksum. A damaged file counts as missing, so its content is computed again.
     """
 
-    def __init__(self, folder: Path | None, format: Format[T]) -> None:
-        self.folder, self.format = folder, format
+    def __init__(self, folder: Path | None, codec: FileCodec[T]) -> None:
+        self.folder, self.codec = folder, codec
 
     def put(self, name: str, value: T) -> None:
         if self.folder is not None:
-            content = self.format.encode(value)
+            content = self.codec.encode(value)
             self.folder.mkdir(exist_ok=True)
             with replacing(self._path(self.folder, name)) as part:
                 part.write_bytes(content)
@@ -140,7 +141,7 @@ class Cache(Generic[T]):
         if self.folder is None:
             return None
         try:
-            return self.format.decode(self._path(self.folder, name).read_bytes())
+            return self.codec.decode(self._path(self.folder, name).read_bytes())
         except (OSError, ValueError):
             return None
 
@@ -148,7 +149,7 @@ class Cache(Generic[T]):
         """The names of all files, also of damaged ones."""
         if self.folder is None:
             return []
-        return sorted(path.name.removesuffix(self.format.suffix) for path in self._files(self.folder))
+        return sorted(path.name.removesuffix(self.codec.suffix) for path in self._files(self.folder))
 
     def clear(self) -> None:
         """Remove all files."""
@@ -159,10 +160,10 @@ class Cache(Generic[T]):
                 self.folder.rmdir()
 
     def _files(self, folder: Path) -> list[Path]:
-        return [path for path in folder.glob(f"*{self.format.suffix}") if not path.name.startswith(".")]
+        return [path for path in folder.glob(f"*{self.codec.suffix}") if not path.name.startswith(".")]
 
     def _path(self, folder: Path, name: str) -> Path:
-        return folder / f"{name}{self.format.suffix}"
+        return folder / f"{name}{self.codec.suffix}"
 
 
 class AppendLog:
@@ -271,8 +272,11 @@ class FolderUse:
         self, request: Mapping[str, Any], defaults: Mapping[str, Any]
     ) -> tuple[JsonObject, JsonObject]:
         """The entries in which the requests differ, here and in `request`. defaults: for entries missing here."""
-        here = {**{name: value for name, value in defaults.items() if name in request}, **self.request}
-        names = [name for name in request if name in here] if self.partial else {**request, **here}
+        if self.partial:
+            here, names = self.request, [name for name in request if name in self.request]
+        else:
+            here = {**{name: value for name, value in defaults.items() if name in request}, **self.request}
+            names = list({**request, **here})
         names = [name for name in names if here.get(name) != request.get(name)]
         return {name: here.get(name) for name in names}, {name: request.get(name) for name in names}
 
@@ -403,9 +407,9 @@ class Workspace:
         path.mkdir(exist_ok=True)
         return path
 
-    def cache(self, name: str, format: Format[T]) -> Cache[T]:
+    def cache(self, name: str, codec: FileCodec[T]) -> Cache[T]:
         """Intermediate results in a subfolder."""
-        return Cache(None if self.folder is None else self.folder / name, format)
+        return Cache(None if self.folder is None else self.folder / name, codec)
 
     def save(self, result: Writable) -> None:
         """Write the files of a result, if there is a folder."""
@@ -439,7 +443,7 @@ class Workspace:
         if self.overwrite and self.found is not None and not resumes:
             self.clear()
         wanted = FolderUse(self.kind, _plain(request), _plain(facts or {}))
-        if self.found != wanted:
+        if self.found != wanted or not (self.folder / REQUEST).is_file():
             said = {"format": 1, "kind": wanted.kind, "request": wanted.request, "facts": wanted.facts}
             write_json(self.folder / REQUEST, said)
             self.found = wanted
@@ -465,6 +469,25 @@ class Workspace:
                 if path.is_dir() and not any(path.iterdir()):
                     path.rmdir()
         self.found = None
+
+
+class ResultFolder:
+    """An output folder of a result that is written once, at the end. request: the options that determine the result.
+
+    Raises FolderMismatch, before anything is measured, if the folder contains another result and `overwrite` is not
+    set. Without a folder, nothing is saved.
+    """
+
+    def __init__(
+        self, folder: Path | str | None, kind: str, request: Mapping[str, Any], overwrite: bool
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.kind, self.request, self.overwrite = kind, request, overwrite
+        Workspace(self.folder, kind, overwrite=overwrite).check(request)
+
+    def write(self, result: Writable) -> None:
+        with Workspace.open(self.folder, self.kind, self.request, overwrite=self.overwrite) as workspace:
+            workspace.save(result)
 
 
 def _plain(content: Mapping[str, Any]) -> JsonObject:

@@ -31,6 +31,7 @@ from normgrowth.errors import InputError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Progress = Callable[[int, int, str], None]  # done, total, label of what is being done
 
 RETRIES = 3  # of a task whose worker crashed
 

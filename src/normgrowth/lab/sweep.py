@@ -7,7 +7,7 @@ finished (`lab.cells.cell_store`). Divergence and a timeout are outcomes, too.
     records, level "column"   for each value of the first setting, where growth ends in the second (`lab.cells.edges`)
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.engine import Engine, TaskFailed, given_or_processes, map_with_failures
+from normgrowth.engine import Engine, Progress, TaskFailed, given_or_processes, map_with_failures
 from normgrowth.errors import InputError
 from normgrowth.lab.build import total_steps
 from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
@@ -29,7 +29,6 @@ from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.cells.grid import Corpora, Grid
 from normgrowth.lab.cells.stacked_cells import in_common, pays, stackable, train_together
 from normgrowth.lab.data.corpus import Corpus, describe
-from normgrowth.lab.run import CorpusSummary
 from normgrowth.lab.settings import DEFAULTS, TrainSettings
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.records import Block, Records
@@ -37,7 +36,6 @@ from normgrowth.results import Provenance
 from normgrowth.workspace import Workspace
 
 GRACE = 60.0  # seconds after its limit until a cell that does not end is abandoned
-Progress = Callable[[int, int, str], None]  # cells done, cells requested so far, name of the last cell
 
 
 def sweep(
@@ -186,7 +184,7 @@ def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None)
         settings=grid.settings,
         x=grid.x,
         y=grid.y,
-        corpus=CorpusSummary(**describe(corpus, grid.settings.dev_sentences)),
+        corpus=describe(corpus, grid.settings.dev_sentences),
         cells=len(cells),
         of=len(grid.cells),
         lost=tuple(sorted(run.lost)),

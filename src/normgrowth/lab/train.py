@@ -16,13 +16,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lab.build import corpus_of, device_of, new_model, new_optimizer, total_steps
 from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
 from normgrowth.lab.evaluate import NextToken, as_blocks, evaluate, levels
 from normgrowth.lab.interrupt import heard_between_steps
-from normgrowth.lab.run import CorpusSummary, Run
+from normgrowth.lab.run import Run
 from normgrowth.lab.run_files import STATE, TRACKER, RunFolder, open_run
 from normgrowth.lab.settings import TrainSettings, every
 from normgrowth.network.models.encoder_folder import load_weights
@@ -240,12 +240,12 @@ class _Training:
         return Run(
             records=records if tracked is None else Records.joined([records, tracked]),
             settings=self.settings,
-            corpus=CorpusSummary(**self.described),
+            corpus=self.described,
             steps=self.total,
             best_step=self.best[1] if self.best else None,
             parameters=sum(p.numel() for p in self.model.parameters()),
             selection=self.selection,
-            counted=CountedParameters(**self.counted),
+            counted=self.counted,
             threads=torch.get_num_threads(),
             ranks=world_size(),
             notes=tuple(self.corpus.notes),

@@ -180,7 +180,7 @@ def degrees(
     from normgrowth.network.inputs.default_inputs import default_inputs
     from normgrowth.network.measured import name_of, naming, source_of
     from normgrowth.network.models.load import NOISE, as_loaded, generic
-    from normgrowth.network.result_folder import ResultFolder
+    from normgrowth.workspace import ResultFolder
 
     named = isinstance(model, str | Path)
     source = name_of(model)

@@ -5,7 +5,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from normgrowth.lint.reading import Progress
+    from normgrowth.engine import Progress
     from normgrowth.lint.result import Findings
     from normgrowth.trace.result import Trace
 

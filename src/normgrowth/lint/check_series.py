@@ -16,11 +16,12 @@ from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.series import CheckpointSeries, _roots, open_source
 from normgrowth.checkpoints.steps import explicit_step, guessed_step
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint.checks.mixture import other_series
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.judge import in_order, judge
-from normgrowth.lint.reading import Progress, read_series
+from normgrowth.lint.reading import read_series
 from normgrowth.lint.result import Findings
 from normgrowth.lint.step_table import StepTable
 from normgrowth.results import Provenance

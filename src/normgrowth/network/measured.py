@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from normgrowth.errors import InputError
-from normgrowth.network.result_folder import ResultFolder
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
 from normgrowth.text import one_line
+from normgrowth.workspace import ResultFolder
 
 GIVEN = "tensors from Python"
 R = TypeVar("R", bound=Result)

@@ -20,10 +20,9 @@ def write_page(folder: Path, result: Reproduction, drawn: Sequence[Path] = ()) -
         said = " ".join(f"{claim.id}: {claim.verdict}. {claim.reason}" for claim in judged)
         title = f"Figure {figure.name.removeprefix('fig')}: {figure.title}"
         pictures.append(Picture(figure.name, title, f"{figure.title}. {said}", path.read_bytes()))
-    versions = {"normgrowth": result.provenance.version, "python": result.provenance.python}
     return write_content(
         content_of(collect([folder]), pictures=pictures),
         folder / PAGE,
         title=f"Merrill et al. 2021, reproduced: {result.scale}",
-        facts={"command": "normgrowth reproduce", "versions": versions},
+        facts={"command": "normgrowth reproduce", "versions": result.provenance.versions},
     )

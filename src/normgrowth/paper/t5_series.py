@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.t5_stacks import Stack, StackSums, Sums, t5_sums
@@ -17,7 +18,6 @@ from normgrowth.results import load
 from normgrowth.stored_result import has_records
 from normgrowth.trace import trace
 from normgrowth.trace.result import Trace
-from normgrowth.trace.stream import Progress
 
 FIGURE_1, FIGURE_5 = "published (Figure 1)", "derived from Figure 1"  # sources of published numbers
 FEWEST = 5  # checkpoints with which every quantity of Figures 1 and 5 has a value

@@ -102,7 +102,7 @@ def _footer(content: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Format(Generic[T]):
+class FileCodec(Generic[T]):
     """A type of file with a checksum. decode: raises ValueError if the content is damaged."""
 
     suffix: str
@@ -153,9 +153,9 @@ def _decode_arrays(content: bytes) -> "Mapping[str, np.ndarray]":
         raise ValueError(str(error)) from error
 
 
-OBJECT: Format[JsonObject] = Format(".json", _encode_object, _decode_object)
-TABLE: "Format[pa.Table]" = Format(
+OBJECT: FileCodec[JsonObject] = FileCodec(".json", _encode_object, _decode_object)
+TABLE: "FileCodec[pa.Table]" = FileCodec(
     ".parquet", lambda table: to_parquet(table, use_dictionary=False)[0], _decode_table
 )
-ARRAYS: "Format[Mapping[str, np.ndarray]]" = Format(".npz", _encode_arrays, _decode_arrays)
-COMPRESSED_ARRAYS = Format(".npz", partial(_encode_arrays, compress=True), _decode_arrays)
+ARRAYS: "FileCodec[Mapping[str, np.ndarray]]" = FileCodec(".npz", _encode_arrays, _decode_arrays)
+COMPRESSED_ARRAYS = FileCodec(".npz", partial(_encode_arrays, compress=True), _decode_arrays)

@@ -1,8 +1,7 @@
 """The counted parameters of a model and their names, interpreted as `trace` interprets names in checkpoints."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch.optim import Optimizer
 from normgrowth.checkpoints.checkpoint import Tensor as Entry
 from normgrowth.checkpoints.checkpoint import without_wrappers
 from normgrowth.checkpoints.parameters.parameter_names import Reading
-from normgrowth.checkpoints.parameters.selection import Selection
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
 from normgrowth.errors import InputError
 from normgrowth.tracking.live_adapters import LiveAdapter, find_live_adapters
 from normgrowth.tracking.tensor_sums import WORDS, sharded_over
@@ -26,7 +25,7 @@ class Watched:
     tensors: Sequence[Tensor]
     known: Mapping[str, Tensor]  # all parameters by their names; referenced, so that ids are not reused
     kinds: Mapping[str, Hashable]  # shape, dtype and device, which change if `parameter.data` is replaced
-    counted: dict[str, Any]  # numbers of counted tensors and values, and of all
+    counted: CountedParameters
     adapters: Sequence[LiveAdapter] = ()
 
     @property
@@ -88,7 +87,7 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
         sharded_over(tensor)  # raises an error now rather than in the middle of a run
     kinds = {name: _kind(tensor) for name, tensor in known.items()}
     adapters = find_live_adapters(model, chosen.readings, tensors, stored)
-    return Watched(chosen.readings, counted, known, kinds, asdict(chosen.counts()), adapters)
+    return Watched(chosen.readings, counted, known, kinds, chosen.counts(), adapters)
 
 
 def strangers(watched: Watched, optimizer: Optimizer) -> str:

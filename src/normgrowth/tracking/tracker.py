@@ -309,7 +309,7 @@ class NormTracker:
         old = {reading.name for reading in self._watched.readings}
         self._watched: Watched = watch(self._model, self._selection)
         new = {reading.name for reading in self._watched.readings}
-        self._fields["counted"] = self._watched.counted
+        self._fields["counted"] = asdict(self._watched.counted)
         self._totals = False
         foreign = strangers(self._watched, optimizer)
         self._note(
@@ -353,7 +353,7 @@ class NormTracker:
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
             "compare_first": self._wants_first,
             "selection": asdict(self._selection),
-            "counted": self._watched.counted,
+            "counted": asdict(self._watched.counted),
             "ranks": world_size(),
             "problems": [],
             "versions": {

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.lab.data.formal_languages import LANGUAGES, sentences
 from normgrowth.lab.data.hub_datasets import PLACES, from_hub
+from normgrowth.lab.run import CorpusSummary
 from normgrowth.network.models.encoder_folder import END, UNKNOWN, Words
 
 Row = NDArray[np.int64]
@@ -126,18 +126,18 @@ def load_corpus(
     )
 
 
-def describe(corpus: Corpus, dev_sentences: int | None = None) -> dict[str, Any]:
-    """Return the fields of `CorpusSummary`; the frequency loss is for the development sentences that a run uses."""
+def describe(corpus: Corpus, dev_sentences: int | None = None) -> CorpusSummary:
+    """Return a summary; its frequency loss is for the development sentences that a run uses."""
     parts = {part: getattr(corpus, part) for part in PARTS}
-    return {
-        "name": corpus.name,
-        "fingerprint": corpus.fingerprint,
-        "vocabulary": len(corpus.vocabulary),
-        "positions": corpus.positions,
-        "sentences": {part: len(rows) for part, rows in parts.items()},
-        "tokens": {part: sum(len(row) - 1 for row in rows) for part, rows in parts.items()},
-        "frequency_loss": corpus.frequency_loss("valid", dev_sentences),
-    }
+    return CorpusSummary(
+        name=corpus.name,
+        fingerprint=corpus.fingerprint,
+        vocabulary=len(corpus.vocabulary),
+        positions=corpus.positions,
+        sentences={part: len(rows) for part, rows in parts.items()},
+        tokens={part: sum(len(row) - 1 for row in rows) for part, rows in parts.items()},
+        frequency_loss=corpus.frequency_loss("valid", dev_sentences),
+    )
 
 
 def _read(

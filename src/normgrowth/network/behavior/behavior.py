@@ -19,12 +19,13 @@ independent) and with the mean over networks of the same architecture with rando
 predicts each token from the tokens before it. A masked model predicts tokens that were masked.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.network.measured import ModelInfo, measure_each, source_of
 from normgrowth.results import Result
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from normgrowth.network.models.load import LoadedModel
 
-Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 Objective = Literal["causal", "masked"]
 NETWORKS = ("soft", "hard_attention", "scaled", "saturated")
 QUANTITIES = ("accuracy", "agreement", "loss", "legal_share")

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note
 from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.saturated import Limit, saturated
-from normgrowth.network.behavior.behavior import Behavior, BehaviorOptions, Objective, Progress
+from normgrowth.network.behavior.behavior import Behavior, BehaviorOptions, Objective
 from normgrowth.network.behavior.legality import Legality, words_of_language
 from normgrowth.network.hidden_states import (
     check_scales,

@@ -36,7 +36,7 @@ Level "head" has one row per head. Levels "layer" and "model" have the mean over
 the median for gap and hard_scale. Notes name what was left out. `kinds` classifies heads by the thresholds below.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.network.measured import ModelInfo, each_batch, from_sidecar, measure_each, source_of
 from normgrowth.records import Records
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 
 SENTENCES = 200  # as in the paper's Figure 3
 BATCH_TOKENS = 2048

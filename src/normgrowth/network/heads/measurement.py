@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note
-from normgrowth.network.heads.heads import Heads, MeasuredHeads, Progress, kind
+from normgrowth.network.heads.heads import Heads, MeasuredHeads, kind
 from normgrowth.network.heads.passes import Passes, head_name, numbers
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally

@@ -18,7 +18,7 @@ as in every record; the last one is the output of the network, after its final n
 the mean over blocks. A level that is undefined for one token (overflow; a state of zero) is NaN, and notes say so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 from pathlib import Path
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.lint.finding import Finding
 from normgrowth.network.measured import ModelInfo, each_batch, from_sidecar, measure_each, source_of
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 Stack = Literal["encoder", "decoder"]
 DecoderInput = Literal["shifted", "start"]
 EXACT, HARD = "saturation", "saturation_hard_attention"
@@ -222,17 +222,17 @@ def saturation(
     load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
     factors = tuple(float(one) for one in c)
     options = LevelOptions(
-        tokenizer,
-        sentences,
-        factors,
-        exact,
-        hard_attention,
-        tuple(fixed),
-        batch_tokens,
-        states,
-        stack,
-        decoder_input,
-        as_published,
+        tokenizer=tokenizer,
+        sentences=sentences,
+        c=factors,
+        exact=exact,
+        hard_attention=hard_attention,
+        fixed=tuple(fixed),
+        batch_tokens=batch_tokens,
+        states=states,
+        stack=stack,
+        decoder_input=decoder_input,
+        as_published=as_published,
     )
     if config is not None:
         from normgrowth.network.models.load import load_model

@@ -9,21 +9,21 @@ per step with a key made of these, so that an interrupted run resumes.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from msgspec import convert
 from torch import Tensor, nn
 
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.checkpoints.series import Entry
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lint.judge import judge_samples
 from normgrowth.network.inputs.batches import read_rows
-from normgrowth.network.measured import ModelInfo, from_sidecar
+from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.saturation.saturation import LevelOptions, Saturation
@@ -43,12 +43,14 @@ if TYPE_CHECKING:
 
 ABOUT = b"made_by"
 LEVELS_VERSION = 2  # increase it when the same checkpoint would get different levels
-Progress = Callable[[int, int, str], None]  # checkpoints done, total checkpoints, current checkpoint
 
 
 @dataclass(frozen=True)
 class LevelsInfo:
-    """Model and text that the levels of a step were measured with; stored with them."""
+    """Model and text that the levels of a step were measured with; stored with them.
+
+    token_ids: "tokenizer", "order of appearance" or "given", see `TextInfo.tokenized`.
+    """
 
     text: str
     token_ids: str
@@ -56,6 +58,20 @@ class LevelsInfo:
     architecture: str
     dtype: str
     notes: list[str]
+
+    def model(self, name: str, levels: "pa.Table") -> ModelInfo:
+        rows = Records(levels).where(level="model").to_rows()
+        sizes = {
+            row["quantity"]: int(row["value"]) for row in rows if row["quantity"].startswith("evaluation_")
+        }
+        tokenized = {"tokenizer": True, "order of appearance": False}.get(self.token_ids)
+        counts = sizes.get("evaluation_sentences"), sizes.get("evaluation_tokens")
+        return ModelInfo(
+            name,
+            self.architecture,
+            self.dtype,
+            text=TextInfo(self.text, tokenized, self.unknown_share, *counts),
+        )
 
 
 Levels: TypeAlias = "tuple[pa.Table, LevelsInfo]"  # levels of one step
@@ -133,12 +149,12 @@ def of_series(
             progress(len(places), len(places), name)
         if not steps:
             raise InputError(problems[-1] if problems else f"{source}: no checkpoint has levels")
-        last = steps[max(steps)][1]
+        table, last = steps[max(steps)]
         said = dict.fromkeys(note for _, info in steps.values() for note in info.notes)
         result = Saturation(
             records=_joined(traced.records, name, [table for table, _ in steps.values()]),
             source=traced.source,
-            models={name: convert(from_sidecar(name, asdict(last), _sizes(steps[max(steps)][0])), ModelInfo)},
+            models={name: last.model(name, table)},
             c=options.c,
             exact=options.exact,
             hard_attention=options.hard_attention,
@@ -222,17 +238,12 @@ def _at_step(levels: Saturation, step: int) -> Levels:
     return table, LevelsInfo(text, ids, share, known.architecture, known.dtype, list(levels.notes))
 
 
-def _sizes(table: "pa.Table") -> dict[str, float]:
-    rows = Records(table).where(level="model").table.to_pylist()
-    return {row["quantity"]: row["value"] for row in rows}
-
-
 def _to_table(key: str, levels: Levels) -> "pa.Table":
     table, info = levels
     return table.replace_schema_metadata({KEY: key.encode(), ABOUT: json.dumps(asdict(info)).encode()})
 
 
-def _from_table(key: str, table: "pa.Table | None", path: Path) -> Levels | None:
+def _from_table(key: str, table: "pa.Table | None", path: Path) -> "Levels | None":
     """The stored levels if they have this key; None if they are missing or damaged."""
     said = (table.schema.metadata if table is not None else None) or {}
     if table is None or said.get(KEY) != key.encode():

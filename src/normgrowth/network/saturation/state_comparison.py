@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note
@@ -39,7 +40,7 @@ from normgrowth.network.inputs.batches import (
 from normgrowth.network.models.load import LoadedModel, as_loaded
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.saturation.published_form import published_form
-from normgrowth.network.saturation.saturation import EXACT, HARD, LevelOptions, Progress, Saturation
+from normgrowth.network.saturation.saturation import EXACT, HARD, LevelOptions, Saturation
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.records import Block, Records
 

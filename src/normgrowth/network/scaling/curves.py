@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within, growing_parameters
 from normgrowth.limit.growing_parameters.fixed import note
@@ -29,7 +30,7 @@ from normgrowth.network.models.load import LoadedModel, as_loaded, load_model
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling.convergence import local_powers, rate
-from normgrowth.network.scaling.scaling import Progress, ScaledNetwork, Scaling, joined
+from normgrowth.network.scaling.scaling import ScaledNetwork, Scaling, joined
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]

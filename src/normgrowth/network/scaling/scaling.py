@@ -12,7 +12,7 @@ In the records the column `scale` is c and the column `seed` the seed of random 
 of each block; "model" is the last state. Networks that differ only by their seed are one run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.network.measured import name_of, source_of
-from normgrowth.network.result_folder import ResultFolder
 from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Provenance, Result
 from normgrowth.stored_result import SIDECAR, StoredResult
 from normgrowth.text import one_line
+from normgrowth.workspace import ResultFolder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from normgrowth.network.models.load import LoadedModel
 
 Floats = NDArray[np.float64]
-Progress = Callable[[int, int, str], None]  # passes done, total passes, label
 
 SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve per decade
 SEEDS = (0, 1, 2)

@@ -174,7 +174,7 @@ def measured(
         "steps": run.steps,
         "best_step": run.best_step,
         "parameters": run.parameters,
-        "corpus": describe(corpus, settings.dev_sentences),
+        "corpus": asdict(describe(corpus, settings.dev_sentences)),
         "heads": asdict(_head_fields(found)) if found else {},
     }
     return StoredResult(Records.joined(parts), fields)

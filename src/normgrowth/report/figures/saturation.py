@@ -40,7 +40,6 @@ Floats = NDArray[np.float64]
 COLORS = (BLUE, *FAMILIES[:-1])
 TRAINED, RANDOM = "the model's weights", "random weights"
 OTHERS = "dotted: to other tokens' states"
-PROFILE = "saturation_profile"
 
 
 @drawing("Saturation by layer, or over training")

@@ -1,7 +1,7 @@
 """Results -> sections, by their types -> one HTML file."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,11 @@ def write_results(
         refuse_other_origin(target, origin)
     content = content_of(collect(given), fitted=fit)
     names = ", ".join(entry.label for entry in content.entries[:3])
-    facts = {"versions": _versions(), "folders": origin}
+    facts = {"versions": Provenance.now().versions, "folders": origin}
     return Page(write_content(content, target, title=title or f"normgrowth: {names}", facts=facts))
 
 
-def write_content(content: Content, path: Path, *, title: str, facts: dict[str, Any]) -> Path:
+def write_content(content: Content, path: Path, *, title: str, facts: Mapping[str, object]) -> Path:
     """Write the page. facts: versions and sources; the fields of each result are added."""
     if not (sections := sections_of(content)):
         labels = ", ".join(entry.label for entry in content.entries)
@@ -102,8 +102,3 @@ def _origin(given: Sequence[Given]) -> str:
             identities.append(str(Path(one).resolve()))
     digest = hashlib.sha256("\n".join(identities).encode("utf-8", "surrogateescape")).hexdigest()
     return ",".join([*names, digest[:8]])
-
-
-def _versions() -> dict[str, str]:
-    now = Provenance.now()
-    return {"normgrowth": now.version, "python": now.python}

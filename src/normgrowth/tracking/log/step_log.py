@@ -40,7 +40,7 @@ from normgrowth.tracking.log.log_reader import (
 )
 from normgrowth.tracking.log.step_file import Rows, StepEncoder, StepFile
 from normgrowth.tracking.log.step_records import StepLayout
-from normgrowth.workspace import AppendLog
+from normgrowth.workspace import AppendLog, lock_folder, tidy
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -88,21 +88,12 @@ class StepLog:
             return StepLog(None)
         if out == "":
             raise InputError("out must not be an empty string")
-        from filelock import FileLock, Timeout
-
         folder = Path(out)
-        lock = FileLock(folder / ".lock", timeout=0)
+        lock = lock_folder(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-            for part in folder.glob(".*.part"):
-                part.unlink()
+            tidy(folder)
             _check(folder, step, selection)
             return StepLog(folder, lock, step or 0)
-        except Timeout:
-            raise InputError(
-                f"{folder}: another tracker (or a trace) is writing here; choose another folder"
-            ) from None
         except OSError as error:
             lock.release()
             raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
