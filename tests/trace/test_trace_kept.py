@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 from synthetic_series import moved, tiny_state, walk, write_series
 
 from normgrowth import InputError, Records, SeriesWarning, lint, load, trace
+from normgrowth.engine import Threads
 from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.trace.output.store import KEY, OWN, PAIR, Store
 from normgrowth.trace.plan import references
@@ -321,6 +323,18 @@ def test_the_same_weights_in_other_files_are_the_same_series(tmp_path, how):
     after = stamps(out)
     assert rows(trace(other, out).records) == expected
     assert stamps(out) == after  # known by their new files now
+
+
+def test_changed_files_are_read_again_in_stripes_too(tmp_path):
+    states, out = walk(4), tmp_path / "out"
+    series = write_series(tmp_path / "series", states)
+    expected = rows(trace(series, out).records)
+    write_series(series, states)
+    with closing(Threads(2)) as engine:
+        assert rows(trace(series, out, engine=engine).records) == expected
+        write_series(series, walk(4, seed=70))
+        with pytest.raises(CheckpointChanged):
+            trace(series, out, engine=engine)
 
 
 @pytest.mark.parametrize("moved_too", [False, True])

@@ -1,27 +1,23 @@
 """One pass over a series: each checkpoint is opened, sampled and closed; at most two are open at a time."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
 from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.parameters.selection import NothingCounts, Selection
 from normgrowth.checkpoints.series import CheckpointSeries, Entry
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.lint.checks.mixture import Member, Mixture
 from normgrowth.lint.checks.renames import match_renamed
 from normgrowth.lint.finding import Finding
-from normgrowth.trace.by_step import check_alike, check_dtypes
 from normgrowth.trace.sampling.sampled_steps import SampledStep, StepSampler, sampled
 
 if TYPE_CHECKING:
     from normgrowth.trace.by_stripe import StripeSums
-
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in total, label of what is being read
 
 
 @dataclass
@@ -138,32 +134,20 @@ def _read_once(
 ) -> "StripeSums | None":
     """Read all checkpoints in stripes, each byte once; None if one is unreadable or has different tensors."""
     from normgrowth.trace.by_stripe import Job
-    from normgrowth.trace.stream import MEMORY, Reader, read_once
+    from normgrowth.trace.stream import ByteProgress, Reader, read_once
 
     opened: dict[int, Checkpoint] = {}
-    done = 0
     try:
         for position, entry in enumerate(series.entries):
             current = opened[position] = entry.open()
-            if (
-                not current.is_remote
-                or _measurable(current, selection.readings(current.tensors, current.aliases)) != names
-            ):
+            readings = selection.readings(current.tensors, current.aliases)
+            if not current.is_remote or _measurable(current, readings) != names:
                 return None
-            check_dtypes(current, names)
-        check_alike(list(opened.values()), names)
-        numel = [opened[0].tensors[name].numel for name in names]
-        plan = {position: (position - 1,) if position else () for position in opened}
-        job = Job(opened, plan, names, np.array(numel, np.int64), sampled(numel))
-        size = sum(opened[0].tensors[name].nbytes for name in names) * len(opened)
-
-        def advance(values: int) -> None:
-            nonlocal done
-            done += values
-            if progress:
-                progress(size * done // max(sum(numel), 1), size, f"{len(opened)} checkpoints")
-
-        return read_once(job, Reader(workers, None, MEMORY), advance)
+        compared = {position: (position - 1,) if position else () for position in opened}
+        job = Job.of(opened, compared, names, sampled)
+        bar = ByteProgress(progress, [opened[0].tensors[name] for name in names])
+        bar.begin(len(opened))
+        return read_once(job, Reader(workers), bar)
     except (InputError, OSError):
         return None  # the caller then reads them one by one, which shows the unreadable one
     finally:

@@ -5,9 +5,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from normgrowth.engine import Engine
+    from normgrowth.engine import Engine, Progress
     from normgrowth.trace.result import Trace
-    from normgrowth.trace.stream import Progress
 
 
 def trace(

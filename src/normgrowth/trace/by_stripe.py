@@ -34,7 +34,7 @@ from normgrowth.checkpoints.remote.transport import BufferPool, Bytes
 from normgrowth.checkpoints.storage.crc32c import crc32c, joined
 from normgrowth.errors import DamagedTensor
 from normgrowth.moments.moments import CHUNK, Moments
-from normgrowth.trace.by_step import Bits, Columns, added_rows, stored_alike, sum_arrays, sum_at
+from normgrowth.trace.by_step import Bits, Columns, added_rows, check_alike, stored_alike, sum_arrays, sum_at
 from normgrowth.trace.output.store import Store, digest
 from normgrowth.trace.sampling.sampled_steps import ValueSamples
 from normgrowth.trace.sampling.samples import Floats, buffer_like, places, sample
@@ -81,6 +81,23 @@ class Job:
     numel: NDArray[np.int64]
     sampled: tuple[int, ...] | None  # number of sampled values of each tensor; None: take no samples
     buffers: BufferPool = field(default_factory=BufferPool)
+
+    @staticmethod
+    def of(
+        checkpoints: Mapping[int, Checkpoint],
+        plan: Mapping[int, tuple[int, ...]],
+        names: Sequence[str],
+        sample_sizes: Callable[[list[int]], tuple[int, ...] | None] | None,
+    ) -> "Job":
+        """Return a job; raise if tensors have different shapes or unsupported dtypes.
+
+        sample_sizes: sizes of tensors -> number of sampled values.
+        """
+        check_alike(list(checkpoints.values()), names)
+        first = next(iter(checkpoints.values()))
+        numel = [first.tensors[name].numel for name in names]
+        sampled = sample_sizes(numel) if sample_sizes else None
+        return Job(checkpoints, plan, names, np.array(numel, np.int64), sampled)
 
     def last_use(self) -> dict[int, int]:
         """Return for each position the last position that is compared with it."""

@@ -21,6 +21,7 @@ from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.series import open_source
+from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.results import Provenance
 from normgrowth.serialization.checksums import COMPRESSED_ARRAYS
@@ -33,7 +34,6 @@ from normgrowth.trace.result import Finding, Trace
 from normgrowth.trace.sampling.sample_log import SampleLog
 from normgrowth.trace.scalar_log import ScalarLog
 from normgrowth.trace.stream import (
-    Progress,
     Reader,
     Window,
     counted_tensors,

@@ -5,7 +5,7 @@ files, whose bytes stay in memory from one step to the next, and for formats tha
 `by_stripe` reads all checkpoints together. It is used for files that are read over a network, or on a cluster.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.checkpoint import Checkpoint, Tensor
 from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.parameters.selection import Chosen, Selection
-from normgrowth.engine import Engine, Threads, available_cores, gc_paused
+from normgrowth.engine import Engine, Progress, Threads, available_cores, gc_paused
 from normgrowth.errors import InputError
-from normgrowth.moments.moments import Moments
+from normgrowth.moments.moments import Floats, Moments
 from normgrowth.records import storable
-from normgrowth.trace.by_step import check_alike, check_dtypes, measure
+from normgrowth.trace.by_step import check_dtypes, measure
 from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
 from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.output.store import SUMS_VERSION, Store, Stored, digest
@@ -30,7 +30,6 @@ from normgrowth.trace.scalar_log import ScalarLog
 
 MEMORY = 1 << 30
 CONNECTIONS = 8  # concurrent connections to one server: a single one spends most of its time waiting
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in total, label of what is being read
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,8 @@ def own_sums(window: Window, counted: Counted, how: Reader, i: int) -> Moments:
     current = counted.check(window.get(i))
     if not how.striped(current):
         return measure(current, [], counted.names, workers=how.workers)
-    numel = np.array([current.tensors[name].numel for name in counted.names], np.int64)
-    return read_once(Job({i: current}, {i: ()}, counted.names, numel, None), how, lambda _: None).moments(i)
+    job = Job.of({i: current}, {i: ()}, counted.names, None)
+    return read_once(job, how, ByteProgress(None, [])).moments(i)
 
 
 def _key(plan: Plan, i: int, names: str) -> str | None:
@@ -164,141 +163,144 @@ def measure_all(
     updates: LoraUpdates | None = None,
 ) -> tuple[list[Moments | None], SampleLog | None]:
     """Return the moments at every step (None for a lost step) and the samples; stored sums are reused."""
-    names, opening = counted.names, counted.opening
-    log = SampleLog(len(names)) if samples else None
-    bar = _Bar(progress, [opening.tensors[name] for name in names])
-
-    def get(position: int) -> Checkpoint:
-        return counted.check(window.get(position))
-
-    striped: StripeSums | None = None
-    if plan.reads and how.striped(opening) and scalars is None:
-        striped = _in_stripes(plan, names, get, log, store, how, bar)
-    if striped is None:
-        bar.begin(sum(1 + len(set(refs.values())) for refs in plan.reads.values()))
+    log = SampleLog(len(counted.names)) if samples else None
+    steps = _StepReader(plan, window, counted, store, log, how, progress, updates)
+    if scalars is None:
+        steps.read_in_stripes()
+    steps.begin()
     moments: list[Moments | None] = []
-    shapes = {name: opening.tensors[name].shape for name in names}
-    for i, place in enumerate(plan.places):
-        found, stored = None, place.stored
-        kept = stored.updates if stored else None
-        squares = (
-            updates.take(place.step, kept, partial(get, i) if place.entry else None) if updates else None
-        )
-        if i in plan.reads:
-            current, reads = get(i), plan.reads[i]
-            sums = striped.moments(i) if striped else _one_step(current, reads, names, window, how, bar)
-            if not np.array_equal(sums.numel, counted.numel):
-                raise InputError(
-                    f"{current.label}: its tensors have different shapes than in {opening.label}"
-                )
-            pairs = {plan.places[p].step: sums.against[str(p)] for p in reads.values()}
-            if stored:  # keep the stored sums bit-identical; add only the new comparisons
-                sums, pairs = stored.own, {**stored.pairs, **pairs}
-            found = plan.moments(i, sums, pairs)
-            sample: Mapping[str, Sequence[Any]] = {}
-            if log and stored and plan.knows(i, "previous") and log.continues(stored.sample):
-                sample = stored.sample
-                log.restore(i, place.step, place.label, str(place.step), shapes, found, sample)
-            elif log:
-                sampled = striped is not None and striped.job.sampled is not None
-                seen = (
-                    {p: striped.samples(p) for p in (i - 1, i) if p in striped.job.checkpoints}
-                    if striped and sampled
-                    else {}
-                )
-                previous = window.get(i - 1) if "previous" in reads else None
-                sample = log.sample(i, place.step, str(place.step), current, previous, names, found, seen)
-            assert place.entry is not None
-            store.save(
-                Stored(
-                    place.step,
-                    place.label,
-                    place.entry.fingerprint,
-                    tuple(names),
-                    found.alone,
-                    pairs,
-                    sample,
-                    place.entry.step_origin,
-                    squares,
-                )
-            )
-        elif stored:
-            found = plan.moments(i, stored.own, stored.pairs)
-            if squares is not None and kept is None:
-                store.save(replace(stored, updates=squares))
-            if log:
-                log.restore(i, place.step, place.label, str(place.step), shapes, found, stored.sample)
-        moments.append(found)
+    for i in range(len(plan.places)):
+        moments.append(steps.measure(i) if i in plan.reads else steps.restore(i))
         if scalars and i > 0:
-            scalars.take(i, plan.places, get)
+            scalars.take(i, plan.places, steps.get)
         window.done_with(i)
     store.drop_stripes()
     return moments, log
 
 
-def _one_step(
-    current: Checkpoint,
-    references: Mapping[str, int],
-    names: list[str],
-    window: Window,
-    how: Reader,
-    bar: "_Bar",
-) -> Moments:
-    """Return the moments of a checkpoint against its references, which are labeled by position."""
-    positions = list(dict.fromkeys(references.values()))
-    bar.show(current.label)
-    advance = partial(bar.advance, 1 + len(positions), current.label)
-    others = [(str(position), window.get(position)) for position in positions]
-    return measure(current, others, names, workers=how.workers, advance=advance)
+class _StepReader:
+    """Measures or restores the steps of a plan, one after another."""
 
+    def __init__(
+        self,
+        plan: Plan,
+        window: Window,
+        counted: Counted,
+        store: Store,
+        log: SampleLog | None,
+        how: Reader,
+        progress: Progress | None,
+        updates: LoraUpdates | None,
+    ) -> None:
+        self.plan, self.window, self.counted, self.store = plan, window, counted, store
+        self.log, self.how, self.updates = log, how, updates
+        self.names, self.opening = counted.names, counted.opening
+        self.shapes = {name: self.opening.tensors[name].shape for name in self.names}
+        self.bar = ByteProgress(progress, [self.opening.tensors[name] for name in self.names])
+        self.striped: StripeSums | None = None
 
-def _in_stripes(
-    plan: Plan,
-    names: list[str],
-    get: Callable[[int], Checkpoint],
-    log: SampleLog | None,
-    store: Store,
-    how: Reader,
-    bar: "_Bar",
-) -> StripeSums | None:
-    """Measure all missing steps in stripes; their references are only sampled.
+    def get(self, position: int) -> Checkpoint:
+        return self.counted.check(self.window.get(position))
 
-    Return None if not all of these checkpoints can be open at once.
-    """
-    named = digest(names)
-    keys = {key: i for i in range(len(plan.places)) if (key := _key(plan, i, named)) is not None}
-    begun = store.begin_stripes([key for key, i in keys.items() if i in plan.reads], list(keys))
-    there = {i: {p for p in plan.wanted[i].values() if plan.places[p].entry} for i in keys.values()}
-    missing = sorted(keys[key] for key in begun)
-    involved = sorted({position for i in missing for position in (i, *there[i])})
-    bar.begin(len(involved))
-    checkpoints: dict[int, Checkpoint] = {}
-    for position in involved:
-        bar.show(plan.places[position].label)
-        checkpoints[position] = get(position)
-        if not checkpoints[position].can_stay_open:
+    def begin(self) -> None:
+        if self.striped is None:
+            self.bar.begin(sum(1 + len(set(refs.values())) for refs in self.plan.reads.values()))
+
+    def measure(self, i: int) -> Moments:
+        """Read a checkpoint with its references, store its sums and its sample, and return its moments."""
+        place, references = self.plan.places[i], self.plan.reads[i]
+        current, squares = self.get(i), self._updates(i)
+        sums = self.striped.moments(i) if self.striped else self._read(current, references)
+        if not np.array_equal(sums.numel, self.counted.numel):
+            raise InputError(
+                f"{current.label}: its tensors have different shapes than in {self.opening.label}"
+            )
+        pairs = {self.plan.places[p].step: sums.against[str(p)] for p in references.values()}
+        if place.stored:  # keep the stored sums bit-identical; add only the new comparisons
+            sums, pairs = place.stored.own, {**place.stored.pairs, **pairs}
+        found = self.plan.moments(i, sums, pairs)
+        sample = self._sample(i, current, found)
+        self.store.save(Stored.of(place, self.names, found.alone, pairs, sample, squares))
+        return found
+
+    def restore(self, i: int) -> Moments | None:
+        """Return the stored moments of a step; None if it is lost."""
+        place, squares = self.plan.places[i], self._updates(i)
+        if not (stored := place.stored):
             return None
-        check_dtypes(checkpoints[position], names)
-    numel = [checkpoints[involved[0]].tensors[name].numel for name in names]
-    job = Job(
-        checkpoints,
-        {i: tuple(dict.fromkeys(p for p in plan.wanted[i].values() if p in there[i])) for i in missing},
-        names,
-        np.array(numel, np.int64),
-        log.sample_sizes(numel) if log else None,
-    )
-    check_alike(list(checkpoints.values()), names)
-    found = [entry.fingerprint for p in involved if (entry := plan.places[p].entry)]
-    key = digest([begun, found, job.sampled])
-    label = f"{len(involved)} checkpoints"
-    advance = partial(bar.advance, len(involved), label)
-    return read_once(job, how, advance, store, key)
+        found = self.plan.moments(i, stored.own, stored.pairs)
+        if squares is not None and stored.updates is None:
+            self.store.save(replace(stored, updates=squares))
+        if self.log:
+            self.log.restore(i, place, self.shapes, found, stored.sample)
+        return found
+
+    def _updates(self, i: int) -> Floats | None:
+        """Return the squared norms of the LoRA updates of a step, if there are adapters."""
+        place = self.plan.places[i]
+        if self.updates is None:
+            return None
+        kept = place.stored.updates if place.stored else None
+        return self.updates.take(place.step, kept, partial(self.get, i) if place.entry else None)
+
+    def _sample(self, i: int, current: Checkpoint, found: Moments) -> Mapping[str, Sequence[Any]]:
+        """Return the sample of a measured step, stored or new."""
+        place, log, striped = self.plan.places[i], self.log, self.striped
+        if log is None:
+            return {}
+        if place.stored and self.plan.knows(i, "previous") and log.continues(place.stored.sample):
+            log.restore(i, place, self.shapes, found, place.stored.sample)
+            return place.stored.sample
+        seen = {}
+        if striped and striped.job.sampled is not None:
+            seen = {p: striped.samples(p) for p in (i - 1, i) if p in striped.job.checkpoints}
+        previous = self.window.get(i - 1) if "previous" in self.plan.reads[i] else None
+        return log.sample(i, place.step, str(place.step), current, previous, self.names, found, seen)
+
+    def _read(self, current: Checkpoint, references: Mapping[str, int]) -> Moments:
+        """Return the moments of a checkpoint against its references, which are labeled by position."""
+        positions = list(dict.fromkeys(references.values()))
+        self.bar.show(current.label)
+        advance = partial(self.bar.advance, 1 + len(positions), current.label)
+        others = [(str(position), self.window.get(position)) for position in positions]
+        return measure(current, others, self.names, workers=self.how.workers, advance=advance)
+
+    def read_in_stripes(self) -> None:
+        """Measure all missing steps together; their references are only sampled.
+
+        Do nothing if the files are local, or if not all of these checkpoints can be open at once.
+        """
+        plan, names = self.plan, self.names
+        if not plan.reads or not self.how.striped(self.opening):
+            return
+        named = digest(names)
+        keys = {key: i for i in range(len(plan.places)) if (key := _key(plan, i, named)) is not None}
+        begun = self.store.begin_stripes([key for key, i in keys.items() if i in plan.reads], list(keys))
+        there = {i: {p for p in plan.wanted[i].values() if plan.places[p].entry} for i in keys.values()}
+        missing = sorted(keys[key] for key in begun)
+        involved = sorted({position for i in missing for position in (i, *there[i])})
+        self.bar.begin(len(involved))
+        checkpoints: dict[int, Checkpoint] = {}
+        for position in involved:
+            self.bar.show(plan.places[position].label)
+            checkpoints[position] = self.get(position)
+            if not checkpoints[position].can_stay_open:
+                return
+            check_dtypes(checkpoints[position], names)
+        compared = {
+            i: tuple(dict.fromkeys(p for p in plan.wanted[i].values() if p in there[i])) for i in missing
+        }
+        job = Job.of(checkpoints, compared, names, self.log.sample_sizes if self.log else None)
+        found = [entry.fingerprint for p in involved if (entry := plan.places[p].entry)]
+        key = digest([begun, found, job.sampled])
+        self.striped = read_once(job, self.how, self.bar, self.store, key)
 
 
 def read_once(
-    job: Job, how: Reader, advance: Callable[[int], None], store: Store | None = None, key: str = ""
+    job: Job, how: Reader, bar: "ByteProgress", store: Store | None = None, key: str = ""
 ) -> StripeSums:
     """Return the sums of every position of a job, measured in stripes; finished stripes are stored under `key`."""
+    advance = partial(bar.advance, len(job.checkpoints), f"{len(job.checkpoints)} checkpoints")
     store = store or Store(None)
     workers = how.workers or max(CONNECTIONS, available_cores())
     on = how.engine or Threads(min(workers, job.most_workers(how.memory)))
@@ -309,7 +311,7 @@ def read_once(
             on.close()
 
 
-class _Bar:
+class ByteProgress:
     """Reports the number of bytes read and in total."""
 
     def __init__(self, progress: Progress | None, tensors: list[Tensor]) -> None:

@@ -27,6 +27,8 @@ from normgrowth.workspace import Cache, read_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from normgrowth.trace.plan import TraceStep
+
 SUMS_VERSION = (
     2  # increase it when the same checkpoints would give other sums; stored sums are then discarded
 )
@@ -58,6 +60,30 @@ class Stored:
     sample: Mapping[str, Sequence[Any]]  # columns of `SampleLog`; empty if no sample was taken
     step_origin: str = "earlier trace"  # where the step number comes from; this default if the file lacks it
     updates: Floats | None = None  # squared norms of LoRA updates, in the rows of B; None if not measured
+
+    @staticmethod
+    def of(
+        place: "TraceStep",
+        names: Sequence[str],
+        own: Moments,
+        pairs: Mapping[int, Pair],
+        sample: Mapping[str, Sequence[Any]],
+        updates: Floats | None,
+    ) -> "Stored":
+        """Return the measurements of a step whose checkpoint exists."""
+        assert place.entry is not None
+        entry = place.entry
+        return Stored(
+            place.step,
+            place.label,
+            entry.fingerprint,
+            tuple(names),
+            own,
+            pairs,
+            sample,
+            entry.step_origin,
+            updates,
+        )
 
     def to_table(self) -> "pa.Table":
         import pyarrow as pa

@@ -5,7 +5,7 @@ a resumed trace has the samples of the whole series.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.checkpoint import Checkpoint
 from normgrowth.moments.moments import Moments
 from normgrowth.trace.sampling.sampled_steps import SampledStep, StepSampler, ValueSamples, no_pair, sampled
+
+if TYPE_CHECKING:
+    from normgrowth.trace.plan import TraceStep
 
 MOST_TENSORS = 4096  # sampling takes a third of a millisecond per tensor
 
@@ -90,16 +93,14 @@ class SampleLog:
     def restore(
         self,
         position: int,
-        step: int,
-        label: str,
-        key: str,
+        place: "TraceStep",
         shapes: Mapping[str, tuple[int, ...]],
         sums: Moments,
         columns: Columns,
     ) -> None:
         """Add a sample that was stored with the sums of its step."""
         if "origin" in columns:
-            self._start(key)
+            self._start(str(place.step))
             origin = (np.asarray(values, np.float64) for values in columns["origin"])
             self.sampler.origin = dict(zip(shapes.items(), origin, strict=True))
             self.sampler.buffers = {
@@ -115,8 +116,8 @@ class SampleLog:
         self.sampled.append(
             SampledStep(
                 position,
-                step,
-                label,
+                place.step,
+                place.label,
                 columns["stored"][0],
                 tuple(shapes),
                 {},
