@@ -89,6 +89,7 @@ class Result:
 
     kind: ClassVar[str]
     schema: ClassVar[int] = SCHEMA
+    many_tensors: ClassVar[bool] = False  # `to_json` leaves the rows of single tensors out by default
 
     records: Records
     notes: tuple[str, ...] = ()
@@ -124,11 +125,13 @@ class Result:
         rows = self.records if run is None else self.records.where(run=run)
         return rows.matrix(quantity, level=by, reference=reference, scale=scale)
 
-    def to_json(self, *, tensors: bool = True) -> JsonObject:
+    def to_json(self, *, tensors: bool | None = None) -> JsonObject:
         """All fields and the records as plain values for JSON; NaN and infinity become None.
 
-        tensors: include the rows of single tensors, of which there can be millions.
+        tensors: include the rows of single tensors [default: not of a trace, a comparison, dynamics or the saturation
+        of a series, where there can be millions].
         """
+        tensors = not self.many_tensors if tensors is None else tensors
         rows = self.records if tensors else self.records.without_tensors()
         return _without_nonfinite({**to_plain(self), "records": rows.to_rows()})
 

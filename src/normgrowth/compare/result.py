@@ -1,7 +1,7 @@
 """`Comparison`: the result of `normgrowth.compare`."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from normgrowth.results import Result
 from normgrowth.text import one_line
@@ -152,6 +152,7 @@ class Comparison(Result):
     """
 
     kind: ClassVar[str] = "comparison"
+    many_tensors: ClassVar[bool] = True
 
     a: Side
     b: Side
@@ -163,10 +164,6 @@ class Comparison(Result):
     noise: Noise = field(default_factory=Noise)
     tolerance: float = 0.0
     control: str = ""
-
-    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
-        """Return all fields and the rows of the model and layers; with `tensors` also the rows of tensors."""
-        return super().to_json(tensors=tensors)
 
     @property
     def comparable(self) -> bool:

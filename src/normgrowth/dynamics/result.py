@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from normgrowth.dynamics.observed.direction import Direction
 from normgrowth.dynamics.observed.uniformity import Uniformity
@@ -10,6 +10,7 @@ from normgrowth.dynamics.prediction import Model
 from normgrowth.dynamics.weight_decay import EquilibriumAt, OptimizerSettings
 from normgrowth.results import Result
 from normgrowth.schedules import Schedule
+from normgrowth.serialization.checksums import JsonObject
 from normgrowth.text import one_line, visible
 
 Verdict = Literal["aligned", "misaligned", "both", "between", "neither"]
@@ -98,7 +99,7 @@ class Dynamics(Result):
     equilibria: tuple[EquilibriumAt, ...] = ()
     open_questions: tuple[OpenQuestion, ...] = ()
 
-    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
+    def to_json(self, *, tensors: bool | None = None) -> JsonObject:
         """Return all fields and the records; rows of tensors only with `tensors` or if a tensor is explained."""
         return super().to_json(tensors=tensors or self.level == "tensor")
 

@@ -34,6 +34,7 @@ class Trace(Result):
     """
 
     kind: ClassVar[str] = "trace"
+    many_tensors: ClassVar[bool] = True
 
     source: str = ""
     run: str = ""
@@ -63,10 +64,6 @@ class Trace(Result):
     def remarks(self) -> tuple[str, ...]:
         """Return notes, problems and the first faults of the integrity checks, one line each."""
         return (*self.notes, *self.problems, *fault_messages(self.findings or ()))
-
-    def to_json(self, *, tensors: bool = False) -> JsonObject:
-        """Return all fields and the rows of the model, layers and roles; with `tensors` also the rows of tensors."""
-        return super().to_json(tensors=tensors)
 
     def warn(self, stacklevel: int = 2) -> None:
         """Issue each remark as a `SeriesWarning`."""

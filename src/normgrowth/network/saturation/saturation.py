@@ -97,6 +97,7 @@ class Saturation(Result):
     """
 
     kind: ClassVar[str] = "saturation"
+    many_tensors: ClassVar[bool] = True
 
     source: str = ""
     models: dict[str, ModelInfo] = field(default_factory=dict)
@@ -133,10 +134,6 @@ class Saturation(Result):
                         names = (f"{method}{own}", f"{method}{error}", f"{method}_others{own}")
                         found.append(_curve(rows, names, run, c, known.random_weights or baseline, baseline))
         return found
-
-    def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
-        """All fields and the records; rows of single tensors of a series only with `tensors`."""
-        return super().to_json(tensors=tensors)
 
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
