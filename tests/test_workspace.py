@@ -200,3 +200,32 @@ def test_a_cache_returns_what_was_stored_and_nothing_that_is_damaged(tmp_path, f
     nowhere = Cache(None, format_)
     nowhere.put("one", value)
     assert (nowhere.get("one"), nowhere.names()) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("earlier", "differs"),
+    [
+        ({"x": "lr", "kind": "post", "layers": 1}, None),
+        ({}, None),  # the first versions wrote no request
+        (
+            {"x": "lr", "kind": "post"},
+            ({"layers": 12}, {"layers": 1}),
+        ),  # an entry that is missing has its default
+        ({"x": "lr", "kind": "pre", "layers": 1}, ({"network": "pre"}, {"network": "post"})),
+    ],
+)
+def test_the_request_of_an_earlier_sweep_is_compared(tmp_path, earlier, differs):
+    request = {"x": "lr", "network": "post", "layers": 1}
+    write_json(tmp_path / "sweep.json", {"format": 1, "request": earlier})
+    defaults = {"layers": 12, "lr": 1e-3}
+    if differs is None:
+        with Workspace.open(tmp_path, "sweep", request, defaults=defaults):
+            assert read_json(tmp_path / REQUEST)["request"] == request
+        return
+    with (
+        pytest.raises(FolderMismatch) as caught,
+        Workspace.open(tmp_path, "sweep", request, defaults=defaults),
+    ):
+        pass
+    found, wanted = ({"kind": "sweep", **one} for one in differs)
+    assert (caught.value.found, caught.value.wanted) == (found, wanted)
