@@ -53,7 +53,7 @@ ALLOWED = {
     "compare": {"trace"} | ENGINES,
     "fit": ENGINES,
     "dynamics": {"fit"} | ENGINES,
-    "limit": {"results", "records", "errors", "text"},
+    "limit": {"results", "records", "errors", "text", "workspace"},
     "checkpoints": {"engine", "errors", "text", "records", "results"},
     "moments": {"errors"},
     "results": {
