@@ -73,7 +73,7 @@ def test_a_model_shows_its_layers(capsys, tmp_path):
     tiny_config("bert").save_pretrained(tmp_path)
     code, out, err = run(capsys, "scaling", tmp_path, "--seeds", 2, "--scales", 9, "-o", tmp_path / "out")
     assert (code, err) == (0, "")
-    assert "words as ids" in out
+    assert "words numbered in order of appearance" in " ".join(out.split())
     assert sum(line.startswith("layer.") for line in out.splitlines()) == BLOCKS
     assert "last state" in out
     assert Records.read(tmp_path / "out").distinct("seed") == [0, 1]
@@ -88,11 +88,13 @@ def test_spread_and_published_are_read_from_records(folder):
     rows = result.matrix("cosine_saturated", "model", run="post_norm, biases", seed=1).values[:, 0]
     assert np.array_equal(own[-1].values["cosine_saturated"][1], rows)
     assert np.isnan(own[0].at("cosine_saturated", 1e9)).all()
-    (said,) = [s for s in sentences(result, published) if s.startswith("published: post-norm, bias")]
+    (said,) = [
+        s for s in sentences(result, published) if s.startswith("Mean distance to the published curves")
+    ]
     theirs = published.curves[-1]
     ours = np.mean([own[-1].at("cosine_flattened", c) for c in theirs.scales], axis=1)
     apart = np.abs(ours - theirs.values["cosine_flattened"][0]).mean()
-    assert f"{apart:.3f}" in said
+    assert f"post_norm, biases {apart:.3f} (" in said
     narrow = Console(file=io.StringIO(), width=60)
     show(result, narrow, published)
     assert "Hidden columns" in narrow.file.getvalue()

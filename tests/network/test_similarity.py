@@ -135,7 +135,7 @@ def test_levels_and_errors_are_those_of_a_slow_loop(name):
     assert level(records, "evaluation_sentences", "model") == 5
     assert not result.notes or "ties" in result.notes[0]
     (known,) = result.models.values()
-    assert "words as ids" in known.text.source
+    assert "words numbered in order of appearance" in known.text.source
 
 
 @pytest.mark.parametrize("c", [None, 4])

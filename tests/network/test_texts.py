@@ -50,7 +50,7 @@ def test_a_model_without_a_tokenizer_gets_words(alone):
     assert 3 <= int(ids.max()) < 99
     assert not {0, 1, 2} & set(ids.flatten().tolist()[:5])
     assert bool(inputs.tensors["attention_mask"].all())
-    assert "words as ids" in inputs.note
+    assert "words numbered in order of appearance" in inputs.note
     assert torch.equal(default_inputs(loaded.model).tensors["input_ids"], ids)
     loaded.model(**inputs.tensors)
 
