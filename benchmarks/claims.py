@@ -20,8 +20,8 @@ from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.reproduction import Check, Judgment
-from normgrowth.paper.stages.language_models import joined_models
-from normgrowth.paper.stages.theory import theory
+from normgrowth.paper.stages.known_networks import theory
+from normgrowth.paper.stages.trained_models import joined_models
 from normgrowth.paper.statements import statements
 from normgrowth.report.sentences.reproduction import measured_numbers
 from normgrowth.stored_result import StoredResult

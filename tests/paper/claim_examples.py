@@ -94,6 +94,19 @@ EXAMPLES = {
         {"at_one": 0.9, "at_all": 0.05},
         {"at_one": 1.0, "at_all": 0.0},
     ),
+    "max-margin": (
+        {
+            "models": 6.0,
+            "separating": 2.0,
+            "rising": 2.0,
+            "separated": 1.0,
+            "medians_rise": 5.0,
+            "median_first": 0.001,
+            "median_last": 0.002,
+        },
+        {"rising": 1.0},
+        {"rising": 0.0},
+    ),
     "conversion": (
         {
             "models": 6.0,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from normgrowth.engine import Threads
@@ -15,8 +16,8 @@ from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import figures
-from normgrowth.paper.stages.language_models import sentence_losses, train_models
 from normgrowth.paper.stages.stage import StageContext
+from normgrowth.paper.stages.trained_models import sentence_losses, train_models
 
 TINY = preset(
     "tiny",
@@ -81,7 +82,7 @@ def test_four_runs_for_each_model(evidence):
     "name",
     [
         *("uniform-growth", "scalar-growth", "lm-growth", "saturation-lm", "saturation-growth"),
-        *("heads-bimodal", "heads-local", "conversion"),
+        *("heads-bimodal", "heads-local", "conversion", "max-margin"),
     ],
 )
 def test_claims_are_judged_by_it(evidence, name):
@@ -103,6 +104,34 @@ def test_scalars_are_those_of_the_checkpoints(evidence, folder):
     a, b = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (first, last))
     assert model.against_first("share_grown") == pytest.approx((np.abs(b) > np.abs(a)).mean(), abs=1e-12)
     assert model.against_first("share_sign_changed") == pytest.approx((a * b < 0).mean(), abs=1e-12)
+
+
+def test_normalized_margins_are_those_of_the_logits(evidence, folder):
+    """By sorting the logits of single sentences, and the norm of all stored tensors."""
+    (model,) = [one for one in evidence.language_models if one.name == "post"]
+    corpus = corpus_of(MODELS["post"], None)
+    weights = max((folder / "post" / "checkpoints").iterdir())
+    network = new_model(MODELS["post"], corpus)
+    load_weights(weights, network)
+    found = []
+    for row in corpus.train[:200]:
+        ids = torch.from_numpy(np.array([row]))
+        with torch.no_grad():
+            logits = network.eval()(ids[:, :-1])[0].double().numpy()
+        for place, token in zip(logits, row[1:], strict=True):
+            found.append(place[token] - np.sort(np.delete(place, token))[-1])
+    arrays = load_file(weights / "model.safetensors").values()
+    square = sum((array.astype(np.float64) ** 2).sum() for array in arrays)
+    assert model.last("logit_degree") == 2
+    assert model.last("normalized_margin") == pytest.approx(np.median(found) / square, rel=1e-4)
+    assert model.last("normalized_margin_least") == pytest.approx(min(found) / square, rel=1e-4)
+    assert model.last("share_separated") == pytest.approx((np.array(found) > 0).mean(), abs=1e-3)
+
+
+def test_no_maximal_margin_without_a_model_that_fits_its_tokens(evidence):
+    found = judge(CLAIMS["max-margin"], evidence)
+    assert found.verdict == "not shown"
+    assert found.measured["that rank all training tokens first"] == 0
 
 
 def test_conversion_counts_models_by_their_intervals(evidence):

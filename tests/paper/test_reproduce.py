@@ -18,8 +18,8 @@ from normgrowth.paper.paper_figures import draw_figures
 from normgrowth.paper.reproduce import reproduce, select, settings_of
 from normgrowth.paper.reproduction import Reproduction
 from normgrowth.paper.stages import STAGES
+from normgrowth.paper.stages.known_networks import numbers
 from normgrowth.paper.stages.stage import Stage, StageSettings
-from normgrowth.paper.stages.theory import numbers
 from normgrowth.records import Records
 from normgrowth.results import load, load_all
 from normgrowth.stored_result import StoredResult

@@ -10,7 +10,8 @@ from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.stages.theory import THEORY, theory
+from normgrowth.paper.stages.known_networks import theory
+from normgrowth.paper.stages.theory import THEORY
 from normgrowth.stored_result import StoredResult
 
 GOLDEN = Path(__file__).parent / "theory.json"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LEVELS = ("model", "layer", "role", "tensor")
+LEVELS = ("model", "part", "layer", "role", "tensor")
 INCLUDE = ("blocks", "encoder", "decoder", "all", "encoder,decoder")
 MODEL = "hub id, folder with config.json, config.json alone (random weights), or minilm"
 
@@ -114,7 +114,7 @@ OPTIONS: dict[str, Option] = {
     "workers": Option("number of threads or processes (default: all cores)", "N", positive),
     "memory": Option("memory limit for checkpoints read over the network", "SIZE", size),
     "level": Option("level of aggregation", choices=LEVELS),
-    "name": Option("name of the layer, role or tensor", "NAME"),
+    "name": Option("name of the part, layer, role or tensor", "NAME"),
     "quantity": Option("quantity of the records", "NAME"),
     "from_step": Option("first step to use", "STEP"),
     "to_step": Option("last step to use", "STEP"),

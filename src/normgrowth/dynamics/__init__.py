@@ -39,7 +39,7 @@ def dynamics(
     tracker or the Trainer of transformers recorded; a tracker also records weight decay and betas. Without a schedule,
     only the budget, the alignment, the direction and the uniformity are computed, and no model is fitted.
     out: output folder. overwrite: replace another result in this folder.
-    level, name: what to explain: the "model", or one "layer", "role" or "tensor" by its name.
+    level, name: what to explain: the "model", or one "part", "layer", "role" or "tensor" by its name.
     kappa: κ of single optimizer steps, if training logged it. The predictions then use it, which settles questions
     that sparse checkpoints leave open.
     weight_decay: λ. 0 means no weight decay; None means unknown.

@@ -44,7 +44,7 @@ def explain(
     if level != "model" and name is None:
         raise InputError(f"level {level} needs a name: the {level} to explain")
     if level == "model" and name is not None:
-        raise InputError(f"name {name} needs a level: layer, role or tensor")
+        raise InputError(f"name {name} needs a level: part, layer, role or tensor")
     measured = read_measurement(trace)
     records = measured.records
     given = schedule if schedule is not None else measured.schedule

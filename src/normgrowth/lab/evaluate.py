@@ -84,6 +84,19 @@ def evaluate(model: NextToken, rows: Sequence[Row], corpus: Corpus) -> dict[str,
     return found
 
 
+def margins(model: NextToken, rows: Sequence[Row]) -> NDArray[np.float64]:
+    """Return the margin of every token: its logit minus the largest logit of another token. Positive: ranked first."""
+    found = []
+    device = next(model.parameters()).device
+    with evaluating(model):
+        for chosen in _by_length(rows, 0, 1):
+            ids, real = (torch.from_numpy(array).to(device) for array in padded([rows[i] for i in chosen]))
+            logits, targets = to_double(model.logits(ids, real)), ids[:, 1:][real[:, 1:]][:, None]
+            others = logits.scatter(1, targets, -torch.inf).amax(1)
+            found.append((logits.gather(1, targets)[:, 0] - others).cpu().numpy())
+    return np.concatenate(found)
+
+
 def levels(model: LanguageModel, rows: Sequence[Row]) -> list[Block]:
     """Return the saturation of every layer, in the exact limit and at c = 1000."""
     batches, device = [], next(model.parameters()).device

@@ -303,8 +303,9 @@ class _Training:
 
 
 def _few(records: Records) -> Records:
-    """Return the tracker's rows of the model and its layers; rows of tensors and roles stay in its own folder."""
-    return Records.joined([records.where(level="model"), records.where(level="layer")])
+    """Return the tracker's rows of the model, its parts and its layers; others stay in the tracker's folder."""
+    parts = [records.where(level=level) for level in ("model", "part", "layer")]
+    return Records.joined([part for part in parts if len(part)])
 
 
 def _plain(block: Block) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""The levels at which sums are aggregated: tensor, layer, role and model."""
+"""The levels at which sums are aggregated: tensor, layer, role, part and model."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+MATRICES, VECTORS = "matrices", "vectors"  # the parts; vectors are gains, biases and the like
+
 
 class Placed(Protocol):
-    """A tensor with its layer and role."""
+    """A tensor with its layer and role. matrix: whether it has at least two dimensions."""
 
     @property
     def name(self) -> str: ...
@@ -15,6 +17,8 @@ class Placed(Protocol):
     def layer_name(self) -> str | None: ...
     @property
     def role(self) -> str: ...
+    @property
+    def matrix(self) -> bool: ...
 
 
 class Level(NamedTuple):
@@ -28,7 +32,10 @@ class Level(NamedTuple):
 
 
 def levels_of(tensors: Sequence[Placed]) -> Iterator[Level]:
-    """The levels at which the tensors are summed; without layers if the model has no blocks."""
+    """The levels at which the tensors are summed.
+
+    Layers are left out if the model has no blocks, parts if it has only matrices or only vectors.
+    """
     yield Level(
         "tensor", [t.name for t in tensors], [t.layer for t in tensors], [t.role for t in tensors], None
     )
@@ -40,4 +47,7 @@ def levels_of(tensors: Sequence[Placed]) -> Iterator[Level]:
     roles = list(dict.fromkeys(t.role for t in tensors))
     group = [roles.index(t.role) for t in tensors]
     yield Level("role", roles, [None] * len(roles), [*roles], group)
+    if len({t.matrix for t in tensors}) == 2:
+        parts = [MATRICES, VECTORS]
+        yield Level("part", parts, [None, None], [None, None], [0 if t.matrix else 1 for t in tensors])
     yield Level("model", ["model"], [None], [None], [0] * len(tensors))

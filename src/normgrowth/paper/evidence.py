@@ -328,6 +328,15 @@ class TrainedModel:
             raise MissingEvidence("language_models", f"{self.name} has no {quantity}") from error
         return float(values[0]), float(values[-1])
 
+    def over_later_half(self, quantity: str) -> tuple[float, float]:
+        """A quantity at the first checkpoint of the later half of training, and at the last one."""
+        try:
+            steps, values = self.measured.series(quantity)
+        except InputError as error:
+            raise MissingEvidence("language_models", f"{self.name} has no {quantity}") from error
+        first = min(int(np.searchsorted(steps, steps[-1] / 2)), len(steps) - 2)
+        return float(values[first]), float(values[-1])
+
     def last(self, quantity: str) -> float:
         return self.first_and_last(quantity)[1]
 

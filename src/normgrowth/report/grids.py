@@ -1,6 +1,7 @@
 """Records as matrices, steps × layers, for tables and figures."""
 
 from dataclasses import replace
+from functools import cached_property
 from math import isfinite, nan
 
 import numpy as np
@@ -8,11 +9,13 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.lab.run import Run
+from normgrowth.moments.levels import MATRICES, VECTORS
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
 from normgrowth.trace.result import Trace
 
 LARGEST = 1e300  # larger values overflow the range of an axis
+DOMINANT = 0.25  # share of vectors in ‖θ‖² above which tables and pages lead with the matrices
 
 
 def grids_of_trace(given: Records | Result) -> "Grids":
@@ -101,5 +104,21 @@ class Grids:
         return all(0 <= share <= 1 for share in shares if isfinite(share))
 
     def things(self) -> list[tuple[str, str]]:
-        """Layers in order, then the model, each as level and name."""
-        return [(level, name) for level in ("layer", "model") for name in self.of(level, "norm").names]
+        """Layers in order, then the model, each as level and name; the matrices come first if they lead."""
+        layers = [(level, name) for level in ("layer", "model") for name in self.of(level, "norm").names]
+        return [("part", MATRICES), *layers] if self.matrices_lead else layers
+
+    @cached_property
+    def vector_share(self) -> float:
+        """The share of gains, biases and other vectors in ‖θ‖², the larger of the first and the last step; else 0."""
+        parts, model = self.of("part", "norm"), self.of("model", "norm")
+        if VECTORS not in parts.names or len(parts.steps) != len(model.steps) or not len(parts.steps):
+            return 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = (parts.values[:, parts.names.index(VECTORS)] / model.values[:, 0])[[0, -1]] ** 2
+        return float(np.nanmax(shares, initial=0.0))
+
+    @property
+    def matrices_lead(self) -> bool:
+        """Whether vectors make so much of ‖θ‖² that the norms of layers and model hide the growth of the matrices."""
+        return self.vector_share > DOMINANT

@@ -14,7 +14,7 @@ from normgrowth.records import Block
 from normgrowth.serialization.json_types import read_json
 
 UPDATE_NORM = "lora_update_norm"
-LEVELS = ("tensor", "layer", "role", "model")
+LEVELS = ("tensor", "layer", "role", "part", "model")
 
 
 def update_blocks(

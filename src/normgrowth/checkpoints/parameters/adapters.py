@@ -34,6 +34,7 @@ class Adapter:
     down: str  # the tensor A
     up: str  # the tensor B
     rank: int
+    matrix: bool = True  # the update is one, whatever the rank
 
 
 def find_adapters(readings: Sequence[Reading], shapes: Mapping[str, tuple[int, ...]]) -> tuple[Adapter, ...]:

@@ -74,6 +74,7 @@ class Reading:
     counted: bool
     reason: str
     tied_to: str | None = None  # another name of the same tensor, which comes first
+    matrix: bool = True  # at least two dimensions; False for gains, biases and other vectors
 
     @property
     def kind(self) -> Kind:
@@ -133,6 +134,7 @@ def read_names(
             verdict = _judge(path, rest, tensor, stacks.of(path, rest), include, chosen, mixtures)
             judged[key] = verdict
         stack, role, counted, reason = verdict
+        matrix = sum(size > 1 for size in tensor.shape) > 1
         tied_to = None
         if role not in ("buffer", "optimizer"):
             if (tied_to := aliases.get(name)) is not None:
@@ -143,12 +145,12 @@ def read_names(
             if counted and unwanted is not None and unwanted.search(name):
                 counted, reason = False, "excluded"
         if stack is None:
-            readings[name] = Reading(name, "", None, role, counted, reason, tied_to)
+            readings[name] = Reading(name, "", None, role, counted, reason, tied_to, matrix)
         else:
             if stack.inner > 1:
                 index = index * stack.inner + inner_number(rest)
             number = index if stack.numbered else 0
-            readings[name] = Reading(name, stack.label, number, role, counted, reason, tied_to)
+            readings[name] = Reading(name, stack.label, number, role, counted, reason, tied_to, matrix)
     return readings
 
 

@@ -271,4 +271,66 @@ class BimodalHeads(Claim):
         return fails(f"{told}: the second mode comes from attending to the future.")
 
 
-CLAIMS = (UniformGrowth, ScalarGrowth, LanguageModelGrowth, LanguageModelSaturation, BimodalHeads)
+@dataclass(frozen=True)
+class MaximalMargin(Claim):
+    """A normalized margin is the logit of the right token minus the largest other logit, divided by ‖θ‖ᵏ, k the degree
+    of the logits. A maximal margin exists only where a model ranks all its training tokens first. Holds if the least
+    normalized margin of each such model rises over the later half of training; in part if that of some does; does not
+    hold if that of none does. Not shown if there is no such model; the reason then gives the medians.
+    """
+
+    id, where, needs = "max-margin", "§2.1", ("language_models",)
+    statement = "Gradient descent diverges toward a solution with maximal margin."
+    published, source = "cited from work on other networks", "text"
+    scope = "200 training sentences of each language model with a true mask; θ are all parameters"
+    would_change = (
+        "A task that a model can fit without errors: in a language, one beginning has several continuations."
+    )
+    models: float = number("models")
+    separating: float = number("that rank all training tokens first")
+    rising: float = number("of these with a rising least margin")
+    separated: float = number("largest share of training tokens ranked first")
+    medians_rise: float = number("models with a rising median")
+    median_first: float = number("largest median, half of training")
+    median_last: float = number("largest median, end")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        models = evidence.language_models.where(leaking=False)
+        separating = [model for model in models if model.last("share_separated") >= 1]
+        least = [model.over_later_half("normalized_margin_least") for model in separating]
+        medians = [model.over_later_half("normalized_margin") for model in models]
+        return cls(
+            len(models),
+            len(separating),
+            sum(last > first for first, last in least),
+            max(model.last("share_separated") for model in models),
+            sum(last > first for first, last in medians),
+            max(first for first, _ in medians),
+            max(last for _, last in medians),
+        )
+
+    def judge(self) -> Ruling:
+        told = (
+            f"{self.separating:.0f} of {self.models:.0f} models rank all training tokens first (at most "
+            f"{self.separated:.0%} of them). The median normalized margin of training tokens rises over the later half "
+            f"of training in {self.medians_rise:.0f} of {self.models:.0f} models"
+        )
+        if not self.separating:
+            return not_shown(
+                f"{told}, but without a model that fits its training tokens there is no maximal margin."
+            )
+        told += f", the least one in {self.rising:.0f} of the {self.separating:.0f}."
+        if self.rising == self.separating:
+            return holds(told)
+        return in_part(told) if self.rising else fails(told)
+
+
+CLAIMS = (
+    UniformGrowth,
+    ScalarGrowth,
+    LanguageModelGrowth,
+    LanguageModelSaturation,
+    BimodalHeads,
+    MaximalMargin,
+)

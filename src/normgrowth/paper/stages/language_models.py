@@ -1,75 +1,12 @@
-"""The stage `language_models`: training of language models, and the records of each model (sections 3, 4.1 and 4.3).
+"""The stage `language_models`: which models are trained, and with which settings. `trained_models` trains them."""
 
-Each model has four runs of records: NAME has its evaluations and the records of the tracker, "NAME, checkpoints" the
-trace of its checkpoints, "NAME, heads" its heads at every checkpoint, "NAME, behavior" the predictions of its last
-checkpoint, soft and saturated. At the last step NAME also has `perplexity_authors`, the perplexity of the authors'
-code: the mean over sentences of 2 to the loss in nats.
-`paper.evidence` reads them.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Self
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch.nn import functional
-
-from normgrowth import engine
-from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.lab.build import corpus_of, new_model
-from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
-from normgrowth.lab.evaluate import NextToken
-from normgrowth.lab.run import Run
-from normgrowth.lab.settings import Optimizers, TrainSettings, preset
-from normgrowth.lab.sweep import one_thread
-from normgrowth.lab.train import train
-from normgrowth.network.behavior.behavior import behavior
-from normgrowth.network.heads.heads import Heads, heads
-from normgrowth.network.hidden_states import evaluating
-from normgrowth.network.models.encoder_folder import load_weights
-from normgrowth.network.models.encoders import Kind, LanguageModel
-from normgrowth.network.models.load import load_model
-from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields, ModelSettings
+from normgrowth.lab.settings import Kind, Optimizers, TrainSettings, preset
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
-from normgrowth.records import Block, Records
-from normgrowth.serialization.json_types import converted
 from normgrowth.stored_result import StoredResult
-from normgrowth.trace import trace
 
-# The quantities of evaluations and of the tracker, of model and layers, that pages and claims use.
-KEPT = (
-    "dev_loss",
-    "perplexity",
-    "accuracy",
-    "train_loss",
-    "epoch",
-    "test_loss",
-    "test_perplexity",
-    "test_accuracy",
-    "saturation",
-    "saturation_others",
-    "norm",
-    "cosine",
-    "angle",
-    "step_size",
-    "relative_step",
-    "alignment",
-    "growth",
-    "growth_alignment",
-    "growth_steps",
-    "gradient_norm",
-    "learning_rate",
-    "equilibrium_norm",
-)
-TRACED = (
-    *("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps"),
-    *("share_grown", "share_sign_changed", "log_ratio_q05", "log_ratio_q50", "log_ratio_q95"),
-)
-SENTENCES = 200  # sentences of the development part, as in the paper's Figure 3
 KINDS: tuple[Kind, ...] = ("paper_pre_norm", "usual_pre_norm", "post_norm")
 SMALL_STEPS, SMALL_EPOCHS = 2000, 1000  # of small models; the steps end before the epochs
 OPTIMIZERS: tuple[Optimizers, ...] = ("adamw", "sgd")
@@ -133,156 +70,16 @@ def _small_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> Trai
     return replace(own, lr=0.01, warmup=100) if kind == "post_norm" else replace(own, lr=0.01)
 
 
-def measured(
-    folder: Path,
-    settings: TrainSettings,
-    corpus: Corpus,
-    *,
-    window: int | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-) -> StoredResult:
-    """The records and fields to keep of a training run. window: for Figure 3 as published, at the last step."""
-    run, name, series = (
-        Run.from_stored(StoredResult.read(folder)),
-        folder.resolve().name,
-        folder / "checkpoints",
-    )
-    checkpoints = sorted(series.iterdir())
-    parts = [
-        _only(run.records, KEPT),
-        _only(trace(series, run=f"{name}, checkpoints", scalars=True).records, TRACED),
-        _authors_perplexity(name, checkpoints[-1], settings, corpus),
-    ]
-    lines = sentences(corpus)
-    found: Heads | None = None
-    for path in checkpoints:
-        last = path == checkpoints[-1]
-        tell(f"{name}: heads of {path.name}")
-        found = heads(
-            load_model(path),
-            lines,
-            step=_step(path),
-            window=window if last else None,
-            run=f"{name}, heads",
-        )
-        parts.append(found.records)
-    tell(f"{name}: predictions of {checkpoints[-1].name}")
-    parts.append(behavior(checkpoints[-1], lines, run=f"{name}, behavior").records)
-    fields = {
-        "command": "lab",
-        "settings": asdict(run.settings),
-        "steps": run.steps,
-        "best_step": run.best_step,
-        "parameters": run.parameters,
-        "corpus": asdict(describe(corpus, settings.dev_sentences)),
-        "heads": asdict(_head_fields(found)) if found else {},
-    }
-    return StoredResult(Records.joined(parts), fields)
-
-
-def _head_fields(heads: Heads) -> HeadFields:
-    """The fields to keep of the heads at the last checkpoint, in addition to their records."""
-    (known,) = heads.models.values()
-    kinds = {"kinds": known.kinds, "saturated_kinds": known.saturated_kinds}
-    return HeadFields(heads.window, heads.tolerance, heads.thresholds, **kinds, notes=heads.notes)
-
-
-def _with_epochs(model: ModelFields) -> ModelSettings:
-    """The settings, with the number of passes over the training part computed from the steps."""
-    if model.steps is None or model.settings.batch is None:
-        return model.settings
-    epochs = model.steps * model.settings.batch / model.corpus.sentences["train"]
-    return replace(model.settings, epochs_trained=epochs)
-
-
-def joined_models(models: Mapping[str, StoredResult]) -> StoredResult:
-    """The results of several models as one result, by which claims are judged."""
-    known = {name: converted(one.fields, ModelFields, name) for name, one in models.items()}
-    include = next(iter(known.values())).settings.include
-    fields = LanguageModelFields(
-        models={name: _with_epochs(one) for name, one in known.items()},
-        heads={name: one.heads for name, one in known.items()},
-        corpora={one.settings.corpus: one.corpus for one in known.values()},
-        selection=Selection(include) if include else None,
-    )
-    said = {"command": "reproduce", "stage": "language_models", **asdict(fields)}
-    return StoredResult(Records.joined([one.records for one in models.values()]), said)
-
-
-def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> StoredResult:
-    """Train and measure one model, with one thread so that its weights do not depend on the number of cores."""
-    folder, settings = Path(task[0]), task[1]
-    with one_thread():
-        train(settings, folder, corpus=corpus)
-        return measured(folder, settings, corpus, window=corpus.positions if window else None)
-
-
-def train_models(
-    context: StageContext, models: Mapping[str, TrainSettings], *, window: bool = True
-) -> StoredResult:
-    """Train the models, each in a folder of its name, and return the result of `measured` for each."""
-    found: dict[str, StoredResult] = {}
-    by_corpus: dict[str, list[str]] = {}
-    for name, settings in models.items():
-        by_corpus.setdefault(settings.corpus, []).append(name)
-    for names in by_corpus.values():
-        corpus = corpus_of(models[names[0]], context.data)
-        tasks = [(str(context.folder / name), models[name]) for name in names]
-        work = partial(train_and_measure, corpus, window)
-        for place, stored in engine.map(work, tasks, on=context.engine):
-            found[names[place]] = stored
-            context.done(len(found), len(models), names[place])
-    return joined_models({name: found[name] for name in models})
-
-
 def language_models(context: StageContext, settings: LanguageModels) -> StoredResult:
+    from normgrowth.paper.stages.trained_models import train_models
+
     return train_models(context, settings.models())
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
-
-
-def _authors_perplexity(name: str, checkpoint: Path, settings: TrainSettings, corpus: Corpus) -> Records:
-    model = new_model(settings, corpus)
-    load_weights(checkpoint, model)
-    nats = sentence_losses(model, corpus.valid[: settings.dev_sentences])
-    values = {"perplexity_authors": np.array([[np.exp2(nats).mean()]])}
-    block = Block("model", ["model"], [None], [None], [_step(checkpoint)], values)
-    return Records.from_blocks(name, [block])
-
-
-def sentence_losses(model: LanguageModel, rows: Sequence[Row], batch: int = 16) -> NDArray[np.float64]:
-    """The loss of each row in nats per token. `evaluate` sums over all tokens, the authors' code averages sentences."""
-    predict, found = NextToken(model), list[float]()
-    with evaluating(model):
-        for start in range(0, len(rows), batch):
-            ids, real = (torch.from_numpy(array) for array in padded(rows[start : start + batch]))
-            logits, targets = predict.logits(ids, real), ids[:, 1:][real[:, 1:]]
-            nats = functional.cross_entropy(logits, targets, reduction="none").double()
-            found += [own.mean().item() for own in nats.split(real[:, 1:].sum(1).tolist())]
-    return np.array(found)
-
-
-def sentences(corpus: Corpus) -> list[str]:
-    words = corpus.vocabulary.words
-    return [" ".join(words[i] for i in row[1:-1]) for row in corpus.valid[:SENTENCES]]
-
-
-def _only(records: Records, quantities: Sequence[str]) -> Records:
-    """The records of these quantities, of the model and its layers."""
-    parts = [
-        records.where(level=level, quantity=quantity)
-        for level in ("model", "layer")
-        for quantity in quantities
-    ]
-    return Records.joined([part for part in parts if len(part)])
 
 
 LANGUAGE_MODELS = Stage(
     name="language_models",
     title="language models, their growth, saturation, heads and predictions",
-    version=4,
+    version=5,
     settings={
         "demo": LanguageModels(corpora=("pydoc",), small=True, min_count=3),
         "paper": LanguageModels(corpora=("wikitext-2", "penn"), small=False),

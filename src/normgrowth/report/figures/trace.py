@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.moments.levels import MATRICES
 from normgrowth.report.figures import budget
 from normgrowth.report.figures.style import (
     BLUE,
@@ -213,6 +214,10 @@ def _over_steps(
             line(row[0], *xy, color=theirs_color, linestyle=dashes, label=label(other.run))
         xy = scale.x(grids, model.steps), scale.y(grids, quantity, model.curve("model"))
         line(row[0], *xy, color=own, label=label(grids.run) if others else "model")
+        if quantity == "norm" and grids.matrices_lead:
+            parts = grids.of("part", "norm")
+            xy = scale.x(grids, parts.steps), scale.y(grids, quantity, parts.curve(MATRICES))
+            line(row[0], *xy, color=own, linestyle=DASHES[1], label=MATRICES)
         if quantity == "norm" and fitted is not None:
             xy = scale.x(grids, fitted.steps), scale.y(grids, "norm", fitted.norms)
             row[0].plot(*xy, color=ORANGE, linewidth=1.2, linestyle=(0, (4, 2)), label=label(fitted.label))

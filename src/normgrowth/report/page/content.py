@@ -31,7 +31,7 @@ class PageEntry(Generic[R]):
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run of a result. color: the index of the run on the page. fits: growth laws of "model" and of each layer."""
+    """One run of a result. color: the index of the run on the page. fits: growth laws of model, parts and layers."""
 
     label: str
     result: Measured
@@ -110,9 +110,9 @@ def _free(runs: Sequence[ShownRun], name: str, folder: str) -> str:
 
 
 def growth_laws(records: Records) -> dict[str, SeriesFit]:
-    """Growth laws of the norms of the model and its layers, by name."""
+    """Growth laws of the norms of the model, its parts and its layers, by name."""
     found: dict[str, SeriesFit] = {}
-    for level in ("model", "layer"):
+    for level in ("model", "part", "layer"):
         try:
             found |= fit(records, level=level, bootstrap=0).series
         except InputError:

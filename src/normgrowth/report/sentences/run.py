@@ -7,6 +7,7 @@ import numpy as np
 
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import number, times
+from normgrowth.report.sentences.trace import matrices_sentence
 
 if TYPE_CHECKING:
     from normgrowth.lab.run import Run
@@ -18,6 +19,7 @@ def sentences(result: "Run") -> list[str]:
     tested = grids.model("test_perplexity")[1]
     if len(tested):
         said.append(f"Its test perplexity is {number(float(tested[-1]), 4)}.")
+    said += [led] if (led := matrices_sentence(grids)) else []
     norms = grids.model("norm")[1]
     if len(norms) > 1:
         said.append(

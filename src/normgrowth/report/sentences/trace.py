@@ -4,13 +4,14 @@ from collections.abc import Callable
 from math import isfinite
 
 from normgrowth.checkpoints.parameters.selection import parameters_text
+from normgrowth.moments.levels import MATRICES
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.text import visible
 from normgrowth.trace.result import Selection, Trace
 
-MOST = 5  # sentences on one trace
+MOST = 6  # sentences on one trace
 
 
 def model_title(selection: Selection | None) -> str:
@@ -27,14 +28,38 @@ def _count(x: float) -> str:
 
 
 def sentences(given: "Records | Trace | Grids") -> list[str]:
-    """At most five sentences on a trace, the most important first."""
+    """At most six sentences on a trace, the most important first."""
     grids = given if isinstance(given, Grids) else Grids(given)
-    makers = (_nonfinite, growth_sentence, layer_sentence, budget_sentence, _direction, _alignment)
+    makers = (
+        _nonfinite,
+        matrices_sentence,
+        growth_sentence,
+        layer_sentence,
+        budget_sentence,
+        _direction,
+        _alignment,
+    )
     return [text for make in makers if (text := make(grids))][:MOST]
 
 
 def _unit(grids: Grids) -> str:
     return "measured step" if grids.tracked else "checkpoint"
+
+
+def matrices_sentence(grids: Grids) -> str:
+    """The growth of the matrices, where gains and biases make much of the norms of layers and of the model."""
+    if not grids.matrices_lead:
+        return ""
+    norm = grids.of("part", "norm").curve(MATRICES)
+    because = (
+        f"Gains, biases and other vectors make up to {percent(grids.vector_share)} of ‖θ‖², which hides the matrices "
+        "in the norms of the layers and of the model."
+    )
+    if len(norm) < 2:
+        return f"The norm of the matrices is {number(norm[0])}. {because}"
+    factor = f" (×{times(norm[-1] / norm[0])})" if norm[0] > 0 else ""
+    verb = "grew" if norm[-1] > norm[0] else "went"
+    return f"The norm of the matrices {verb} from {number(norm[0])} to {number(norm[-1])}{factor}. {because}"
 
 
 def growth_sentence(grids: Grids) -> str:

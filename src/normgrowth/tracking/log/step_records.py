@@ -33,7 +33,7 @@ UPDATE = "lora_update"  # of a model with adapters: ‖scale·BA‖² in the row
 OF_RUN = ("gradient", *RULES, *OF_MODEL, *STATE)
 OF_WEIGHTS = 3  # number of kernel columns for the weights themselves, before those for references
 NONFINITE = 2  # kernel column with the number of NaN and infinite values
-LEVELS = ("tensor", "layer", "role", "model")
+LEVELS = ("tensor", "layer", "role", "part", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from normgrowth.lab.run import Run
+from normgrowth.moments.levels import MATRICES
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, small
@@ -21,7 +22,12 @@ from normgrowth.report.page.run_tables import (
 )
 from normgrowth.report.sentences import run as run_sentences
 from normgrowth.report.sentences.fits import verdict
-from normgrowth.report.sentences.trace import budget_sentence, growth_sentence, layer_sentence
+from normgrowth.report.sentences.trace import (
+    budget_sentence,
+    growth_sentence,
+    layer_sentence,
+    matrices_sentence,
+)
 from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.text import visible
 
@@ -49,7 +55,7 @@ def sections(content: Content) -> list[Section]:
     runs = [run for run in content.runs if run.grows()]
     if not runs:
         return []
-    charts = [_norm(runs), _layer_norms(runs)]
+    charts = [_matrices(runs), _norm(runs), _layer_norms(runs)]
     charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
     laws = law_table([(run.label, name, one) for run in runs for name, one in run.fits.items()])
@@ -70,8 +76,9 @@ def summary(content: Content) -> list[str]:
 
 def _of_run(run: ShownRun) -> list[str]:
     texts, grids = trace_sentences(run.grids), run.grids
-    if "model" in run.fits:
-        texts += verdict(run.fits["model"])[:1]
+    lead = MATRICES if grids.matrices_lead and MATRICES in run.fits else "model"
+    if lead in run.fits:
+        texts += verdict(run.fits[lead])[:1]
     if isinstance(run.result, Run) and len(grids.model("dev_loss")[0]):
         texts = [*run_sentences.sentences(run.result)[:1], *texts]
     levels = grids.model("saturation")[1]
@@ -80,6 +87,19 @@ def _of_run(run: ShownRun) -> list[str]:
         beside = f"; to other tokens it ends at {others[-1]:.3f}" if len(others) else ""
         texts.append(f"Saturation went from {levels[0]:.3f} to {levels[-1]:.3f}, mean over blocks{beside}.")
     return texts
+
+
+def _matrices(runs: Sequence[ShownRun]) -> Chart | None:
+    """The norm of the matrices, if gains and biases hide it in the norm of a model."""
+    if not any(run.grids.matrices_lead for run in runs):
+        return None
+    curves = []
+    for run in runs:
+        grid = run.grids.of("part", "norm")
+        for dash, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
+            curves.append(_of(run, f"{run.label}: {name}", grid.steps, values, dash=dash, shown=dash == 0))
+    alt = few(_said(runs, matrices_sentence))
+    return _chart("matrices", "Norm of the matrices", alt, "norm ‖θ‖ of the matrices", False, curves)
 
 
 def _norm(runs: Sequence[ShownRun]) -> Chart | None:
