@@ -62,7 +62,7 @@ FILES: dict[str, tuple[str, ...]] = {
         *("tracker/records.*", "tracker/request.json", "tracker/.lock"),
     ),
     "sweep": ("sweep.json", "cells/*.json"),
-    "reproduction": ("claims.json", "report.html"),
+    "reproduction": ("claims.json", "report.html", "finished.json"),
     "figures": (),
 }
 SHARED = ("records.parquet", "records.json", REQUEST)

@@ -58,6 +58,18 @@ def _not_finite() -> Trace:
     return replace(Trace.from_records(replaced(known_trace(), "nonfinite", 1200)), source="somewhere")
 
 
+def _gains() -> Trace:
+    """Matrices that grow by 3 behind gains that stay: ‖θ‖² = 1 + 24 at first, 9 + 24 at last."""
+    steps, of_parts = [0, 100, 200], np.array([[1.0, 24**0.5], [2.0, 24**0.5], [3.0, 24**0.5]])
+    model = np.sqrt((of_parts**2).sum(axis=1, keepdims=True))
+    none = [None]
+    blocks = [
+        Block("part", ["matrices", "vectors"], none * 2, none * 2, steps, {"norm": of_parts}),
+        Block("model", ["model"], none, none, steps, {"norm": model}),
+    ]
+    return replace(Trace.from_records(ng.Records.from_blocks("run", blocks)), source="somewhere")
+
+
 def _parameters() -> ng.Parameters:
     with _series() as series:
         return replace(ng.parameters(series), source="series")
@@ -191,6 +203,7 @@ EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
         "of one checkpoint": lambda: _trace(steps=(7,)),
         "that shrinks": _shrinking,
         "with values that are not finite": _not_finite,
+        "of a model with large gains": _gains,
     },
     "findings": {"of a series with a copy": _findings},
     "comparison": {"of two traces": _compared},

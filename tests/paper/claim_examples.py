@@ -110,8 +110,8 @@ EXAMPLES = {
     "conversion": (
         {
             "models": 6.0,
-            "converted": 6.0,
             "saturated": 2.0,
+            "converted": 2.0,
             "level": 0.99,
             "least": 0.8,
             "largest": 0.95,
@@ -119,7 +119,7 @@ EXAMPLES = {
             "lost": 0.02,
             "kept": -0.01,
         },
-        {"converted": 2.0, "least": 0.1},
+        {"converted": 1.0, "least": 0.1},
         {"converted": 0.0, "lost": 0.2, "kept": 0.1},
     ),
     "heads-local": (
@@ -207,6 +207,16 @@ EXAMPLES = {
         {"rank": 0.8, "p_value": 0.001, "models": 9.0, "positive": 9.0, "sign_p": 0.002},
         {"rank": 0.2, "p_value": 0.4},
         {"rank": -0.8, "positive": 4.0, "sign_p": 0.7},
+    ),
+    "schedule-decides": (
+        {
+            "exponents": {"constant": 0.4, "inverse_sqrt": 0.1},
+            "pairs": 2.0,
+            "least": 0.2,
+            "largest": 0.3,
+        },
+        {"least": 0.01, "largest": 0.07},
+        {"least": 0.01, "largest": 0.02},
     ),
     "dynamics": (
         {

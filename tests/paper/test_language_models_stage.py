@@ -12,7 +12,7 @@ from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.settings import preset
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.paper.claim import check, judge
-from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.claims import CLAIMS, saturated_models
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import figures
@@ -34,6 +34,7 @@ MODELS = {
     "sgd": replace(TINY, optimizer="sgd", lr=0.1),
     "leaking": replace(TINY, leaking=True),
     "post": replace(TINY, kind="post_norm", warmup=4),
+    "falling": replace(TINY, schedule="inverse_sqrt", hold=2),
 }
 
 
@@ -82,7 +83,7 @@ def test_four_runs_for_each_model(evidence):
     "name",
     [
         *("uniform-growth", "scalar-growth", "lm-growth", "saturation-lm", "saturation-growth"),
-        *("heads-bimodal", "heads-local", "conversion", "max-margin"),
+        *("heads-bimodal", "heads-local", "conversion", "max-margin", "schedule-decides"),
     ],
 )
 def test_claims_are_judged_by_it(evidence, name):
@@ -134,24 +135,43 @@ def test_no_maximal_margin_without_a_model_that_fits_its_tokens(evidence):
     assert found.measured["that rank all training tokens first"] == 0
 
 
-def test_conversion_counts_models_by_their_intervals(evidence):
-    """Only models that learned count; one is converted if it agrees and stays as accurate."""
+def test_schedules_are_compared_within_one_network(evidence):
+    """The slope over the later half, by hand; the other models have no partner."""
+    slopes = []
+    for name in ("true", "falling"):
+        steps, norms = evidence.stored_of("language_models").records.where(run=name).series("norm")
+        x, y = np.log(steps[steps >= 12]), np.log(norms[steps >= 12])
+        slopes.append(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    found = judge(CLAIMS["schedule-decides"], evidence).measured
+    assert found["pairs"] == 1
+    assert found["exponent: true, constant"] == pytest.approx(slopes[0], rel=1e-6)
+    assert found["least difference in a pair"] == pytest.approx(abs(slopes[0] - slopes[1]), rel=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.98, 0.0])
+def test_conversion_counts_models_by_their_intervals(evidence, level, monkeypatch):
+    """Only saturated models that learned count; one is converted if it agrees and stays as accurate."""
+    monkeypatch.setattr(saturated_models, "SATURATED", level)
     true = [one for one in evidence.language_models if not one.leaking]
     learned = [one for one in true if one.last("dev_loss") < one.frequency_loss]
     converted = 0
     for one in learned:
         rows = one.behavior.records.where(level="model", scale=None).table.to_pylist()
         at = {(row["name"], row["quantity"]): row["value"] for row in rows}
-        agrees = at["saturated", "agreement_low"] > at["saturated", "agreement_random"]
-        converted += agrees and at["saturated", "accuracy_high"] >= at["soft", "accuracy_low"]
+        agrees = at["saturated", "agreement"] >= 0.9
+        as_good = at["saturated", "accuracy_high"] >= at["soft", "accuracy_low"]
+        converted += agrees and as_good and one.last("saturation") >= level
     found = judge(CLAIMS["conversion"], evidence).measured
     assert (found["models that learned"], found["of these converted"]) == (len(learned), converted)
+    assert found["of these at a saturation of 0.98 or more"] == sum(
+        one.last("saturation") >= level for one in learned
+    )
 
 
 def test_distances_of_heads_that_attend_to_one_position(evidence):
     rows = evidence.stored_of("language_models").records.where(level="head", scale=None).table.to_pylist()
     ratios = []
-    for name in ("true", "sgd", "post"):
+    for name in ("true", "sgd", "post", "falling"):
         own = [row for row in rows if row["run"] == f"{name}, heads" and row["step"] == 24]
         at = {(row["name"], row["quantity"]): row["value"] for row in own}
         ratios += [
@@ -168,10 +188,10 @@ def test_distances_of_heads_that_attend_to_one_position(evidence):
 def test_growth_is_what_the_records_say(evidence):
     found = judge(CLAIMS["lm-growth"], evidence).measured
     factors = []
-    for name in ("true", "sgd", "post"):
+    for name in ("true", "sgd", "post", "falling"):
         _, norms = evidence.stored_of("language_models").records.where(run=name).series("norm")
         factors.append(norms[-1] / norms[0])
-    assert found["models"] == 3
+    assert found["models"] == 4
     assert found["smallest factor"] == pytest.approx(min(factors))
     assert found["largest factor"] == pytest.approx(max(factors))
 

@@ -1,6 +1,8 @@
 """`reproduce`: stages that are kept, redone and lost, and what becomes of the claims that rest on them."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from html import escape
 
@@ -9,6 +11,7 @@ import pytest
 from normgrowth.cli.main import main
 from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch, InputError, SchemaError
+from normgrowth.paper import finished
 from normgrowth.paper import reproduce as paper
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
@@ -50,6 +53,48 @@ def test_a_stage_is_run_once(tmp_path, engine):
     damaged = tmp_path / "stages" / "theory" / "records.parquet"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     assert reproduce(tmp_path, only=only, engine=engine).stages[0].status == "ran"
+
+
+def test_a_second_call_draws_nothing(tmp_path, engine, monkeypatch):
+    monkeypatch.setattr(paper, "STAGES", {})  # published numbers alone
+    first = reproduce(tmp_path, only=["norm-sqrt", "fig1"], engine=engine)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "figures").iterdir()}
+    again = reproduce(tmp_path, only=["norm-sqrt", "fig1"], engine=engine)
+    assert again.claims == first.claims
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "figures").iterdir()} == files
+    lost = tmp_path / "figures" / "fig1.png"
+    lost.unlink()
+    reproduce(tmp_path, only=["norm-sqrt", "fig1"], engine=engine)
+    assert lost.is_file()
+    page = tmp_path / "report.html"
+    page.write_text("another page that was drawn by normgrowth", encoding="utf-8")
+    with pytest.raises(InputError):  # it is not a page of normgrowth
+        reproduce(tmp_path, only=["norm-sqrt", "fig1"], engine=engine)
+    page.unlink()
+    reproduce(tmp_path, only=["norm-sqrt"], engine=engine)
+    monkeypatch.setattr(finished, "LIBRARIES", ("numpy",))  # as after an update of a library
+    files = page.stat().st_mtime_ns
+    reproduce(tmp_path, only=["norm-sqrt"], engine=engine)
+    assert page.stat().st_mtime_ns > files
+
+
+def test_a_second_call_loads_neither_torch_nor_matplotlib(tmp_path):
+    code = f"""
+import sys
+import normgrowth.paper.reproduce
+
+if __name__ == "__main__":
+    paper = sys.modules["normgrowth.paper.reproduce"]
+    paper.STAGES = {{}}  # published numbers alone
+    paper.reproduce({str(tmp_path)!r}, only=["norm-sqrt", "fig1"])
+    print(*sys.modules)
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    for loaded in (True, False):
+        said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+        assert ("matplotlib" in said.split()) == loaded
+        assert "torch" not in said.split()
 
 
 def assert_page(page, found):

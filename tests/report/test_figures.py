@@ -200,6 +200,33 @@ def test_roles_are_relative_to_the_first_step(trace):
     assert {"attention.query", "attention.value", "feedforward.in", "norm", "model"} <= set(texts(figure))
 
 
+def test_growth_with_and_without_embeddings(trace):
+    """The embedding has norm 12 at both ends; the blocks grow from 5 to 9, so all together from 13 to 15."""
+    names = ["embedding", "feedforward"]
+    values = {"norm": np.array([[12.0, 5.0], [12.0, 9.0]])}
+    block = Block("role", names, [None] * 2, names, [0, 10], values)
+    left, right = figures.figure_embeddings(of(Records.from_blocks("run", [block]))).axes
+    np.testing.assert_allclose(left.get_lines()[0].get_ydata(), [13, 15])
+    np.testing.assert_allclose(right.get_lines()[0].get_ydata(), [5, 9])
+    assert right.get_title("left") == "without embeddings (×1.8000)"
+    assert figures.figure_embeddings(of(trace(layers=2, steps=3))) is None  # only blocks
+
+
+def test_matrices_are_drawn_where_gains_hide_them():
+    """‖θ‖² is 1 + 3 at first: vectors have more than a quarter. With 1 + 0.3 they have less."""
+    for vectors, drawn in ((3.0, True), (0.3, False)):
+        parts = np.array([[1.0, vectors**0.5], [2.0, vectors**0.5]])
+        none = [None]
+        blocks = [
+            Block("part", ["matrices", "vectors"], none * 2, none * 2, [0, 10], {"norm": parts}),
+            Block("model", ["model"], none, none, [0, 10], {"norm": np.sqrt((parts**2).sum(1))[:, None]}),
+        ]
+        figure = figure_norm_direction(of(Records.from_blocks("run", blocks)))
+        assert ("matrices" in lines(figure.axes[0])) == drawn
+        if drawn:
+            np.testing.assert_array_equal(lines(figure.axes[0])["matrices"].get_ydata(), [1, 2])
+
+
 def test_a_role_that_starts_at_zero_is_named_not_drawn(trace):
     blocks = [
         Block(

@@ -37,6 +37,25 @@ def angle(a, b):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_matrices_and_vectors_are_parts(tmp_path):
+    """By the number of dimensions of each tensor; a series of matrices alone has no parts."""
+    states = walk(3)
+    records = trace(write_series(tmp_path / "both", states)).records
+    for name, chosen in (("matrices", lambda t: t.dim() > 1), ("vectors", lambda t: t.dim() == 1)):
+        path = [
+            torch.cat([t.double().ravel() for key, t in state.items() if ".h." in key and chosen(t)])
+            for state in states
+        ]
+        _, norms = records.series("norm", level="part", name=name)
+        np.testing.assert_allclose(norms, [x.norm() for x in path], rtol=1e-12)
+        _, alignments = records.series("alignment", level="part", name=name)
+        steps = [b - a for a, b in itertools.pairwise(path)]
+        expected = [(a @ d / a.norm() / d.norm()).item() for a, d in zip(path, steps, strict=False)]
+        np.testing.assert_allclose(alignments, expected, rtol=1e-9)
+    alone = [{key: t for key, t in state.items() if t.dim() > 1} for state in states]
+    assert "part" not in trace(write_series(tmp_path / "one", alone)).records.distinct("level")
+
+
 @pytest.mark.parametrize("format", ["safetensors", "pt", "distributed"])
 def test_every_scope_equals_the_obvious_code(tmp_path, format):
     states = walk(5)

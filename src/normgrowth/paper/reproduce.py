@@ -4,6 +4,7 @@
     out/claims.json         the Reproduction: every claim, published, measured, rule, verdict and reason
     out/figures/            Figures 1 to 6 as png, svg and pdf
     out/report.html         everything on one page
+    out/finished.json       checksums, by which a second call finds that nothing has changed (`finished`)
 
 A stage is not run again if its version and settings are unchanged. A stage that fails does not stop the others: the
 claims that need it get the verdict "not measured here".
@@ -23,6 +24,7 @@ from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence, MissingEvidence
+from normgrowth.paper.finished import finished, key_of, mark_finished
 from normgrowth.paper.paper_figures import FIGURES, draw_figures
 from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
 from normgrowth.paper.reproduction_page import write_page
@@ -66,6 +68,10 @@ def reproduce(
         given_or_processes(engine) as on,
     ):
         assert workspace.folder is not None
+        keys = {name: stage.key(settings[name]) for name, stage in STAGES.items() if name in needed}
+        key = key_of({**request, "only": list(only), "stages": keys})
+        if t5 is None and (kept := finished(workspace.folder, key)) is not None:
+            return kept
         stages = workspace.folder / "stages"
         series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
         stored: dict[str, StoredResult] = {}
@@ -91,6 +97,8 @@ def reproduce(
         workspace.save(result)
         drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
         write_page(workspace.folder, result, drawn)
+        if t5 is None and not result.failed:
+            mark_finished(workspace.folder, key)
         return result
 
 

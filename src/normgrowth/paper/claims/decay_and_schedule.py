@@ -1,6 +1,8 @@
 """Claims of sections 5.3, 5.4, 5.6, E and F: growth predicted from a schedule, and weight decay."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Self
 
 import numpy as np
@@ -9,9 +11,12 @@ from normgrowth import schedules
 from normgrowth.dynamics import dynamics
 from normgrowth.dynamics.prediction import predict_norm
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
-from normgrowth.paper.evidence import Evidence, MissingEvidence
+from normgrowth.paper.claims.t5_growth import listed
+from normgrowth.paper.claims.trained_models import local_exponents
+from normgrowth.paper.evidence import Evidence, MissingEvidence, TrainedModel
 from normgrowth.paper.published.figure1 import SCHEDULE, t5_trace
 
+APART = 0.1  # least difference of exponents that depend heavily on the schedule
 DEFAULT_RATE, DEFAULT_DECAY = 1e-3, 1e-2  # PyTorch's AdamW
 
 
@@ -57,6 +62,56 @@ class MisalignedDynamics(Claim):
         if abs(self.power_half - 0.5) < 0.02 and abs(self.t5_misaligned / self.t5_end - 1) < 0.2:
             return holds(f"{told}.")
         return in_part(f"{told}, and aligned dynamics at 10^{self.t5_aligned:.1f}.")
+
+
+@dataclass(frozen=True)
+class ScheduleDecides(Claim):
+    """The exponent of growth is the slope of log‖θ‖ against log t over the later half of training. Holds if the
+    exponents of the same network under two schedules differ by at least 0.1 in every pair; in part if by at least 0.05
+    in some pair.
+    """
+
+    id, where, needs = "schedule-decides", "§4, §5", ("language_models",)
+    statement = "The growth trend depends heavily on the learning rate schedule."
+    published, source = "expected", "text"
+    scope = "models trained here with one architecture and optimizer and two schedules, each with its own base rate"
+    would_change = "More schedules, with one base rate, and longer runs."
+    exponents: Mapping[str, float] = number("exponent: ")
+    pairs: float = number("pairs")
+    least: float = number("least difference in a pair")
+    largest: float = number("largest difference in a pair")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        exponents, differences = dict[str, float](), list[float]()
+        models = evidence.language_models.where(leaking=False)
+        for one, other in combinations(models, 2):
+            if one.schedule == other.schedule or _network(one) != _network(other):
+                continue
+            own = {model.name: exponent(model) for model in (one, other)}
+            differences.append(abs(own[one.name] - own[other.name]))
+            exponents |= {f"{model.name}, {model.schedule}": own[model.name] for model in (one, other)}
+        if not differences:
+            raise MissingEvidence("language_models", "no model was trained with two schedules")
+        return cls(exponents, len(differences), min(differences), max(differences))
+
+    def judge(self) -> Ruling:
+        told = (
+            f"Over the later half of training norms grow as t to the power {listed(self.exponents, '.2f')}. Exponents "
+            f"of the {self.pairs:.0f} pairs of schedules differ by {self.least:.2f} to {self.largest:.2f}."
+        )
+        if self.least >= APART:
+            return holds(told)
+        return in_part(told) if self.largest >= APART / 2 else fails(told)
+
+
+def exponent(model: TrainedModel) -> float:
+    """The slope of log‖θ‖ against log t over the later half of training."""
+    return float(local_exponents(model.measured.where(level="model").matrix("norm"))[0])
+
+
+def _network(model: TrainedModel) -> tuple[object, ...]:
+    return model.kind, model.optimizer, model.corpus, model.seed
 
 
 def growth_power(kappa: float) -> float:
@@ -116,4 +171,4 @@ class WeightDecay(Claim):
         return in_part(f"{told}: the norm grows at PyTorch's λ = 0.01, but the threshold depends on η.")
 
 
-CLAIMS = (MisalignedDynamics, WeightDecay)
+CLAIMS = (ScheduleDecides, MisalignedDynamics, WeightDecay)

@@ -9,30 +9,31 @@ from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, not_sho
 from normgrowth.paper.claims.trained_models import ONE, PAPER_LAYERS, SATURATED
 from normgrowth.paper.evidence import Evidence, TrainedModel
 
+UNCHANGED = 0.9  # least share of equal top predictions of a converted model
 NEAR = 0.5  # largest ratio of attended to visible distance of a head that focuses locally
 
 
 @dataclass(frozen=True)
 class Conversion(Claim):
-    """A model is converted if its saturated network ranks the same token first more often than in random networks
-    (lower bound of the interval over sentences) and is not significantly less accurate (the intervals overlap). Holds
-    if every model that learned is converted; in part if some are. If none is, it does not hold if one of them has a
-    saturation of 0.98 or more, and is not shown otherwise.
+    """Only models that learned and have a saturation of 0.98 or more are judged, since those of the paper have 1.00. A
+    model is converted if its saturated network keeps at least 90 % of the top predictions and is not significantly less
+    accurate (the intervals overlap). Holds if each of these models is converted; in part if some are; does not hold if
+    none is. Not shown if no model is that saturated.
     """
 
     id, where, needs = "conversion", "§4.3, §6", ("language_models",)
-    statement = "Trained language models can be saturated without significantly shifting what they compute."
+    statement = (
+        "Language models of saturation 1.00 can be saturated without significantly shifting their states."
+    )
     published, source = "inferred from saturation levels of 1.00", "text"
     scope = (
-        "top predictions of models with a true mask whose loss is below that of word frequencies; the paper speaks of "
-        "cosines, and of capacity"
+        "top predictions for dev sentences, of models with a true mask and a loss below that of word frequencies; the "
+        "paper speaks of cosines of states, which are the saturation levels themselves"
     )
-    would_change = (
-        "The paper's size and 5 epochs (--scale paper), or more sentences: intervals would be narrower."
-    )
+    would_change = "The paper's size and 5 epochs (--scale paper): levels rise with training."
     models: float = number("models that learned")
+    saturated: float = number("of these at a saturation of 0.98 or more")
     converted: float = number("of these converted")
-    saturated: float = number("at a saturation of 0.98 or more")
     level: float = number("largest saturation")
     least: float = number("smallest agreement")
     largest: float = number("largest agreement")
@@ -42,24 +43,19 @@ class Conversion(Claim):
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
-        true = evidence.language_models.where(leaking=False)
-        pairs = {
-            model.name: (model.predictions("soft"), model.predictions("saturated"))
-            for model in true
-            if model.learned
-        }
-        levels = [model.last("saturation") for model in true if model.name in pairs]
-        agreement = [saturated.agreement for _, saturated in pairs.values()]
-        lost = [soft.accuracy.value - saturated.accuracy.value for soft, saturated in pairs.values()]
-        converted = sum(
-            saturated.agreement.low > saturated.agreement.random
-            and saturated.accuracy.high >= soft.accuracy.low
-            for soft, saturated in pairs.values()
-        )
+        learned = [model for model in evidence.language_models.where(leaking=False) if model.learned]
+        pairs = [(model.predictions("soft"), model.predictions("saturated")) for model in learned]
+        levels = [model.last("saturation") for model in learned]
+        agreement = [saturated.agreement for _, saturated in pairs]
+        lost = [soft.accuracy.value - saturated.accuracy.value for soft, saturated in pairs]
+        judged = [pair for level, pair in zip(levels, pairs, strict=True) if level >= SATURATED]
         return cls(
-            len(pairs),
-            converted,
-            sum(level >= SATURATED for level in levels),
+            len(learned),
+            len(judged),
+            sum(
+                saturated.agreement.value >= UNCHANGED and saturated.accuracy.high >= soft.accuracy.low
+                for soft, saturated in judged
+            ),
             max(levels, default=0.0),
             min((one.value for one in agreement), default=0.0),
             max((one.value for one in agreement), default=0.0),
@@ -72,14 +68,16 @@ class Conversion(Claim):
         if not self.models:
             return not_shown("No model learned more than word frequencies.")
         told = (
-            f"{self.converted:.0f} of {self.models:.0f} models can be converted: the saturated network ranks the same "
-            f"token first in {self.least:.0%} to {self.largest:.0%} of the places (random networks at most "
-            f"{self.random:.0%}), and its accuracy is lower by {self.kept:.1%} to {self.lost:.1%} of the places. "
-            f"Saturation levels reach {self.level:.2f}."
+            f"In {self.models:.0f} models that learned, with levels up to {self.level:.2f}, the saturated network "
+            f"keeps {self.least:.0%} to {self.largest:.0%} of the top predictions (in random networks at most "
+            f"{self.random:.0%}), and its accuracy is lower by {self.kept:.1%} to {self.lost:.1%} of all tokens"
         )
-        if self.converted:
-            return holds(told) if self.converted == self.models else in_part(told)
-        return fails(told) if self.saturated else not_shown(told)
+        if not self.saturated:
+            return not_shown(f"{told}. No level is 0.98 or more.")
+        told += f"; {self.converted:.0f} of {self.saturated:.0f} models at 0.98 or more are converted."
+        if self.converted == self.saturated:
+            return holds(told)
+        return in_part(told) if self.converted else fails(told)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.moments.levels import MATRICES
 from normgrowth.report.figures import budget
 from normgrowth.report.figures.style import (
     BLUE,
@@ -30,14 +29,15 @@ from normgrowth.report.figures.style import (
     value_axis,
 )
 from normgrowth.report.grids import Grids
-from normgrowth.report.numbers import number
+from normgrowth.report.numbers import number, times
 from normgrowth.report.sentences.trace import model_title
-from normgrowth.trace.result import Trace
+from normgrowth.trace.result import MATRICES, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+OUTSIDE = ("embedding", "position", "head")  # roles of parameters outside of the blocks
 # Colors of roles, different from those of the two terms of the budget.
 FAMILIES = ("#009e73", "#d55e00", "#7b3294", "#56b4e9", "#a07800", GRAY)
 DASHES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
@@ -171,12 +171,41 @@ def figure_roles(trace: Trace) -> "Figure | None":
     return figure
 
 
+@drawing("Growth with and without embeddings")
+def figure_embeddings(trace: Trace) -> "Figure | None":
+    """The norm of all counted parameters, and beside it that without embeddings, positions and the head.
+
+    None if the trace does not count them; `trace --include all` does.
+    """
+    from matplotlib.figure import Figure
+
+    grids = Grids(trace)
+    roles = grids.of("role", "norm")
+    inside = [name not in OUTSIDE for name in roles.names]
+    if len(roles.steps) < 2 or all(inside) or not any(inside):
+        return None
+    panels = {
+        "with embeddings": np.sqrt((roles.values**2).sum(axis=1)),
+        "without embeddings": np.sqrt((roles.values[:, inside] ** 2).sum(axis=1)),
+    }
+    figure = Figure(figsize=(7.2, 2.9))
+    for ax, (title, norms) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        line(ax, roles.steps, norms, color=INK)
+        factor = f" (×{times(norms[-1] / norms[0])})" if norms[0] > 0 else ""
+        ax.set_title(f"{title}{factor}", parse_math=False)
+        ax.set_ylabel(LABELS["norm"])
+        value_axis(ax, zero_below=LENGTHS["norm"])
+        step_axis(ax, [int(step) for step in roles.steps])
+    return figure
+
+
 FIGURES = {
     "norm_direction": figure_norm_direction,
     "alignment_step": figure_alignment_step,
     "angle": figure_angle,
     "budget": budget.figure_budget,
     "roles": figure_roles,
+    "embeddings": figure_embeddings,
 }
 
 

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from math import isfinite
 
 from normgrowth.checkpoints.parameters.selection import parameters_text
-from normgrowth.moments.levels import MATRICES
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.text import visible
-from normgrowth.trace.result import Selection, Trace
+from normgrowth.trace.result import MATRICES, Selection, Trace
 
 MOST = 6  # sentences on one trace
 

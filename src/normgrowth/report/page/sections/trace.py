@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from normgrowth.lab.run import Run
-from normgrowth.moments.levels import MATRICES
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, small
@@ -30,6 +29,7 @@ from normgrowth.report.sentences.trace import (
 )
 from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.text import visible
+from normgrowth.trace.result import MATRICES
 
 COLORS = 6  # of runs; further runs repeat them with other dashes
 FIRST_TENSORS = 8  # tensors shown initially
