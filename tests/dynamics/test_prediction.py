@@ -91,6 +91,17 @@ def test_inverse_root_schedule_gives_a_power_of_t_that_is_a_root_for_kappa_1_onl
     assert (abs(true - 0.5) < 0.02) == (kappa == 1.0)
 
 
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 1.5])
+def test_norms_that_grow_as_a_root_have_constant_steps_under_assumption_1(kappa):
+    """Footnote 13, for any κ in ‖δ‖ = κη‖θ‖; norms that grow otherwise have other steps."""
+    schedule, t = inverse_sqrt(1.0), np.array([1e2, 1e4, 1e6])
+    rates = np.array([schedule(step) for step in t])
+    np.testing.assert_allclose(kappa * rates * (3 * np.sqrt(t)), 3 * kappa, rtol=1e-12)
+    assert np.ptp(np.log(kappa * rates * misaligned(schedule, kappa, t))) == pytest.approx(
+        abs(kappa**2 - 1) / 2 * np.log(1e4), rel=1e-6, abs=1e-9
+    )
+
+
 @pytest.mark.parametrize("kappa", [0.1, 1.0])
 def test_inverse_root_schedule_gives_an_exponential_of_2_kappa_root_t(kappa):
     t = np.array([10_000, 40_000])

@@ -4,7 +4,7 @@ from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.stored_result import StoredResult
 
 
-def theory(context: StageContext, settings: StageSettings) -> StoredResult:
+def small_networks(context: StageContext, settings: StageSettings) -> StoredResult:
     from normgrowth.paper.stages import known_networks
 
     return known_networks.theory(context, settings)
@@ -16,5 +16,5 @@ THEORY = Stage(
     version=1,
     settings={"demo": StageSettings(), "paper": StageSettings()},
     takes={"demo": "8 seconds", "paper": "8 seconds"},
-    run=theory,
+    run=small_networks,
 )
