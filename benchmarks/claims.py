@@ -13,6 +13,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from normgrowth.paper.stages.known_networks import theory
 from normgrowth.paper.stages.trained_models import joined_models
 from normgrowth.paper.statements import statements
 from normgrowth.report.sentences.reproduction import measured_numbers
+from normgrowth.results import Provenance
 from normgrowth.stored_result import StoredResult
 
 KEPT = DOCS / "records"
@@ -56,9 +58,12 @@ def demo() -> Evidence:
 def keep_demo(folder: Path) -> None:
     """Write the records of the demo's language models with the versions that made them."""
     stored = StoredResult.read(folder / "stages" / "language_models")
-    provenance = json.loads((folder / "claims.json").read_text(encoding="utf-8"))["provenance"]
     facts = json.loads((folder / "stages" / "language_models" / "stage.json").read_text(encoding="utf-8"))
-    made = {"made_by": "normgrowth reproduce", "provenance": provenance, "stage_version": facts["version"]}
+    made = {
+        "made_by": "normgrowth reproduce",
+        "provenance": asdict(Provenance.now()),
+        "stage_version": facts["version"],
+    }
     StoredResult(stored.records, {**stored.fields, **made}).write(KEPT / "demo")
 
 
