@@ -51,8 +51,9 @@ def evidence() -> Evidence:
 
 
 def demo() -> Evidence:
-    """The language models of the demo."""
-    return Evidence({"language_models": StoredResult.read(KEPT / "demo")})
+    """The language models of the demo, if they were kept."""
+    folder = KEPT / "demo"
+    return Evidence({"language_models": StoredResult.read(folder)} if folder.is_dir() else {})
 
 
 def keep_demo(folder: Path) -> None:
@@ -67,14 +68,13 @@ def keep_demo(folder: Path) -> None:
     StoredResult(stored.records, {**stored.fields, **made}).write(KEPT / "demo")
 
 
-def judged() -> list[Judgment]:
+def judged(larger: Evidence) -> list[Judgment]:
     """Each claim, judged on the larger models, or else on those of the demo."""
-    larger, small = evidence(), demo()
-    found = []
+    small, found = demo(), []
     for claim in CLAIMS.values():
         one = judge(claim, larger)
         if one.verdict == NOT_MEASURED and set(claim.needs) == {"language_models"}:
-            one = judge(claim, small)
+            one = judge(claim, small if small.stored else larger)
         found.append(one)
     return found
 
@@ -136,7 +136,8 @@ def _measured(numbers: Mapping[str, float | None]) -> str:
 
 def main(page: Path = DOCS / "claims.md") -> None:
     torch.set_num_threads(1)
-    known, judgments = evidence(), judged()
+    known = evidence()
+    judgments = judged(known)
     errata, departures, caveats = (
         [check(one, known) for one in group.values()] for group in (ERRATA, DEPARTURES, CAVEATS)
     )
