@@ -145,7 +145,7 @@ def test_schedules_are_compared_within_one_network(evidence):
     found = judge(CLAIMS["schedule-decides"], evidence).measured
     assert found["pairs"] == 1
     assert found["exponent: true, constant"] == pytest.approx(slopes[0], rel=1e-6)
-    assert found["least difference in a pair"] == pytest.approx(abs(slopes[0] - slopes[1]), rel=1e-6)
+    assert found["smallest difference in a pair"] == pytest.approx(abs(slopes[0] - slopes[1]), rel=1e-6)
 
 
 @pytest.mark.parametrize("level", [0.98, 0.0])

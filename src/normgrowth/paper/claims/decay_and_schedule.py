@@ -78,7 +78,7 @@ class ScheduleDecides(Claim):
     would_change = "More schedules, with one base rate, and longer runs."
     exponents: Mapping[str, float] = number("exponent: ")
     pairs: float = number("pairs")
-    least: float = number("least difference in a pair")
+    least: float = number("smallest difference in a pair")
     largest: float = number("largest difference in a pair")
 
     @classmethod
