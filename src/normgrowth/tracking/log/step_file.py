@@ -4,7 +4,7 @@ The schema message has the layout of the steps as sealed JSON. Each measured ste
 
     step int64 | sums fixed_size_list<float64>[tensors × columns] | checksum int64 (crc32 of all bytes before it)
 
-All batches of a file have the same length. So a step can be written without Arrow, a damaged step can be skipped, and
+All batches of a file have the same length. So a damaged step can be skipped, and
 the last step can be read without the others. Any Arrow reader opens the file (`pyarrow.ipc.open_stream`).
 """
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import SchemaError
 from normgrowth.serialization.checksums import seal_json
 from normgrowth.serialization.json_types import parse_json
+from normgrowth.tracking.log.arrow_messages import START, batch_message, schema_message
 from normgrowth.tracking.log.step_records import StepLayout
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ Rows = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 KEY = b"normgrowth"
-START = b"\xff\xff\xff\xff"  # start of every message of an Arrow stream; the length of its metadata follows
 LONGEST_PREFIX = 4096  # maximum bytes of a batch before its values
 ADVICE = "remove the file to continue without it"
 
@@ -62,21 +62,11 @@ class StepEncoder:
     """Encodes the bytes of a file: the header, then one message per step."""
 
     def __init__(self, layout: StepLayout, fields: dict[str, Any], from_step: int) -> None:
-        import pyarrow as pa
-
         values = layout.shape[0] * layout.shape[1]
-        # From buffers: pa.array imports pandas where it is installed, 40 MB in the training process.
-        zero, zeros = (pa.py_buffer(bytes(8 * size)) for size in (1, values))
-        sums = pa.FixedSizeListArray.from_arrays(
-            pa.Array.from_buffers(pa.float64(), values, [None, zeros]), values
-        )
-        number = pa.Array.from_buffers(pa.int64(), 1, [None, zero])
-        batch = pa.record_batch([number, sums, number], schema=_schema(values))
-        message = batch.serialize().to_pybytes()
-        self._prefix = message[: -_tail(values)]
+        self._prefix = batch_message(values)
         said = {"layout": asdict(layout), "made_by": fields, "from_step": from_step}
-        sealed = json.dumps(seal_json({**said, "step_bytes": len(message)}))
-        self.header = _schema(values).with_metadata({KEY: sealed.encode()}).serialize().to_pybytes()
+        sealed = json.dumps(seal_json({**said, "step_bytes": len(self._prefix) + _tail(values)}))
+        self.header = schema_message(values, {KEY.decode(): sealed})
 
     def step(self, step: int, rows: Rows) -> bytes:
         content = (
