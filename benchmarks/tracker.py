@@ -1,14 +1,23 @@
-"""Measure the overhead of a NormTracker, compared with wandb.watch(log="all") and with a manual clone and difference.
+"""Measure what a NormTracker costs, beside clone and difference, wandb.watch, cockpit and traintools.
 
-python benchmarks/tracker.py          measure; write tracker.json and the table in docs/tracker.md
-python benchmarks/tracker.py pages    make the table again
-python benchmarks/tracker.py log [N]  the log of a run with 100 tensors: time per append, close and resume against the
-                                      number of measured steps, up to N (100,000)
+python benchmarks/tracker.py               measure; write tracker.json and the table in docs/tracker.md
+python benchmarks/tracker.py --rounds N    fewer rounds of each model
+python benchmarks/tracker.py --again       drop what an earlier run measured
+python benchmarks/tracker.py --pages       make the table again
 
 The variants alternate on the same model, one step each per round, so that other load affects all of them alike. Memory
-is the peak of a process that runs only this variant, minus the peak of a process that only trains.
+is the peak of a process that runs only this variant, minus the peak of a process that only trains. Results are saved
+after each round: an interrupted run continues where it was.
+
+cockpit and traintools are measured if they can be imported. They need other versions of common packages, so install
+them into a folder of their own::
+
+    pip install --target PEERS --no-deps cockpit-for-pytorch==1.0.2 backpack-for-pytorch json-tricks einops unfoldNd \
+        seaborn "setuptools<81" traintools==0.6.2
+    PYTHONPATH=PEERS python benchmarks/tracker.py
 """
 
+import argparse
 import json
 import re
 import statistics
@@ -16,13 +25,17 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pages import DOCS, fill
+from pages import table as table_of
 from torch import nn
 
 from normgrowth import NormTracker
@@ -30,260 +43,395 @@ from normgrowth import NormTracker
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "tracker.json"
 MODELS: dict[str, dict[str, Any]] = {
-    "12 layers of 768": {"size": (12, 768, 12, 30_000), "batch": (4, 128), "rounds": 12},
-    "4 layers of 128": {"size": (4, 128, 4, 4_000), "batch": (16, 64), "rounds": 300},
+    "12 layers of 768": {"size": (12, 768, 12, 30_000), "batch": (4, 128), "rounds": 16, "goal": 0.04},
+    "4 layers of 128": {"size": (4, 128, 4, 4_000), "batch": (16, 64), "rounds": 200, "goal": 0.05},
 }
-VARIANTS = (
-    "nothing",
-    "tracker, step measured",
-    "clone and difference",
-    "wandb.watch",
-)
+NOTHING, TRACKER = "nothing", "tracker"
+CLONES = {"clone, float32": torch.float32, "clone, float64": torch.float64}
+WANDB, COCKPIT, TRAINTOOLS = "wandb.watch", "cockpit", "traintools"
+VARIANTS = (NOTHING, TRACKER, *CLONES, WANDB, COCKPIT, TRAINTOOLS)
+GOAL_EVERY_10, GOAL_MEMORY = 0.01, 60  # fraction of a step; MB beyond the model and a copy of its weights
+LOG_STEPS = (1_000, 10_000, 100_000)
+GOAL_LOG_MS, GOAL_LOG_SECONDS, GOAL_LOG_MB = 5, 2, 100
+WARMUP, PEAK_STEPS, HOOK_CALLS = 1, 3, 10_000
+
+Step = Callable[[], Any]
 
 
-def build(name: str) -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
-    from transformers import BertConfig, BertForMaskedLM
+class Training:
+    """A model, its optimizer and a batch; a step in three parts, between which a variant can act."""
 
-    layers, width, heads, words = MODELS[name]["size"]
-    torch.manual_seed(0)
-    config = BertConfig(
-        num_hidden_layers=layers,
-        hidden_size=width,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-        vocab_size=words,
-    )
-    model = BertForMaskedLM(config)
-    ids = torch.randint(words, MODELS[name]["batch"])
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01), ids
+    def __init__(self, name: str) -> None:
+        from transformers import BertConfig, BertForMaskedLM
 
+        layers, width, heads, words = MODELS[name]["size"]
+        torch.manual_seed(0)
+        config = BertConfig(
+            num_hidden_layers=layers,
+            hidden_size=width,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            vocab_size=words,
+        )
+        self.model = BertForMaskedLM(config)
+        self.ids = torch.randint(words, MODELS[name]["batch"])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01)
 
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> None:
-    optimizer.zero_grad()
-    model(input_ids=ids, labels=ids).loss.backward()
-    optimizer.step()
+    def loss(self) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        return self.model(input_ids=self.ids, labels=self.ids).loss
+
+    def step(self) -> None:
+        self.loss().backward()
+        self.optimizer.step()
 
 
 @contextmanager
-def variant(
-    name: str, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str
-) -> Iterator[Callable[..., None]]:
-    """Yield a function that takes one step with this variant."""
-    if name.startswith("tracker"):
-        with NormTracker(
-            model, optimizer, every=1, include="all", out=Path(folder) / f"norms-{time.time_ns()}"
-        ):
-            yield step
-    elif name == "clone and difference":
-        yield cloned
-    elif name == "wandb.watch":
-        import wandb
+def plain(training: Training, folder: str) -> Iterator[Step]:  # noqa: ARG001
+    yield training.step
 
-        run = wandb.init(
-            project="benchmark", dir=folder, mode="offline", settings=wandb.Settings(silent=True)
-        )
-        run.watch(model, log="all", log_freq=1)
 
-        def logged(*parts: Any) -> None:
-            step(*parts)
-            run.log({})
+@contextmanager
+def tracked(training: Training, folder: str) -> Iterator[Step]:
+    """One tracker for all rounds, which measures the steps of its own turns."""
+    turn = [False]
 
-        try:
-            yield logged
-        finally:
-            run.unwatch(model)
-            run.finish()
-    else:
+    def step() -> None:
+        turn[0] = True
+        training.step()
+        turn[0] = False
+
+    with NormTracker(
+        training.model, training.optimizer, every=lambda _: turn[0], include="all", out=Path(folder) / "norms"
+    ):
         yield step
 
 
-def cloned(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> None:
-    """The straightforward code: copy all weights, and after the step compute five numbers per tensor in float64."""
-    optimizer.zero_grad()
-    model(input_ids=ids, labels=ids).loss.backward()
-    with torch.no_grad():
-        before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        optimizer.step()
-        for name, p in model.named_parameters():
-            old, new = before[name].double().flatten(), p.double().flatten()
-            delta = new - old
-            _ = {
-                "norm": new.norm().item(),
-                "step": delta.norm().item(),
-                "cosine": (new @ old / new.norm() / old.norm()).item(),
-                "alignment": (delta @ old / delta.norm() / old.norm()).item(),
-                "gradient": p.grad.double().norm().item() if p.grad is not None else 0.0,
-            }
+@contextmanager
+def cloned(training: Training, folder: str, dtype: torch.dtype) -> Iterator[Step]:  # noqa: ARG001
+    """The straightforward code: copy all weights, and after the step compute five numbers per tensor."""
+
+    def step() -> None:
+        training.loss().backward()
+        with torch.no_grad():
+            before = {name: p.detach().clone() for name, p in training.model.named_parameters()}
+            training.optimizer.step()
+            for name, p in training.model.named_parameters():
+                old, new = before[name].to(dtype).flatten(), p.to(dtype).flatten()
+                delta = new - old
+                _ = {
+                    "norm": new.norm().item(),
+                    "step": delta.norm().item(),
+                    "cosine": (new @ old / new.norm() / old.norm()).item(),
+                    "alignment": (delta @ old / delta.norm() / old.norm()).item(),
+                    "gradient": p.grad.to(dtype).norm().item() if p.grad is not None else 0.0,
+                }
+
+    yield step
 
 
-def times(name: str) -> dict[str, list[float]]:
-    """Return the seconds of each variant per round. wandb starts a process, so it stays on for a block of rounds."""
-    model, optimizer, ids = build(name)
-    found: dict[str, list[float]] = {v: [] for v in VARIANTS}
-    rounds = MODELS[name]["rounds"]
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(2):
-            step(model, optimizer, ids)
-        for number in range(rounds):
-            turn = number % (
-                len(VARIANTS) - 1
-            )  # rotate the order, so that cache contents affect all variants alike
-            for v in (*VARIANTS[turn:-1], *VARIANTS[:turn]):
-                with variant(v, model, optimizer, folder) as run:
-                    start = time.perf_counter()
-                    run(model, optimizer, ids)
-                    found[v].append(time.perf_counter() - start)
-            print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-        with variant(VARIANTS[-1], model, optimizer, folder) as run:
-            for _ in range(min(rounds, 20)):
-                start = time.perf_counter()
-                run(model, optimizer, ids)
-                found[VARIANTS[-1]].append(time.perf_counter() - start)
+@contextmanager
+def watched(training: Training, folder: str) -> Iterator[Step]:
+    import wandb
+
+    run = wandb.init(project="benchmark", dir=folder, mode="offline", settings=wandb.Settings(silent=True))
+
+    def step() -> None:
+        run.watch(training.model, log="all", log_freq=1)
+        training.step()
+        run.log({})
+        run.unwatch(training.model)
+
+    try:
+        yield step
+    finally:
+        run.finish()
+
+
+@contextmanager
+def in_cockpit(training: Training, folder: str) -> Iterator[Step]:  # noqa: ARG001
+    """Cockpit's norm of the gradient, size of the update and distance from the start, at every step."""
+    from cockpit import Cockpit, quantities  # pyright: ignore[reportMissingImports]
+    from cockpit.utils import schedules  # pyright: ignore[reportMissingImports]
+
+    every = schedules.linear(1)
+    kinds = (quantities.GradNorm, quantities.UpdateSize, quantities.Distance)
+    cockpit = Cockpit(training.model.parameters(), [kind(every) for kind in kinds])
+    count = iter(range(10**9))
+
+    def step() -> None:
+        loss = training.loss()
+        info = {"batch_size": len(training.ids), "loss": loss, "optimizer": training.optimizer}
+        with cockpit(next(count), info={**info, "individual_losses": None}):
+            loss.backward()
+        training.optimizer.step()
+
+    yield step
+
+
+@contextmanager
+def in_traintools(training: Training, folder: str) -> Iterator[Step]:  # noqa: ARG001
+    """The norms of gradients and weights of each tensor; the size of an update is estimated from them."""
+    from traintools import GradientHealthMonitor  # pyright: ignore[reportMissingImports]
+
+    monitor = GradientHealthMonitor()
+
+    def step() -> None:
+        training.loss().backward()
+        monitor.inspect(training.model, lr=1e-4)
+        training.optimizer.step()
+
+    yield step
+
+
+MADE: dict[str, Callable[[Training, str], Any]] = {
+    NOTHING: plain,
+    TRACKER: tracked,
+    **{name: partial(cloned, dtype=dtype) for name, dtype in CLONES.items()},
+    WANDB: watched,
+    COCKPIT: in_cockpit,
+    TRAINTOOLS: in_traintools,
+}
+
+
+def absent() -> dict[str, str]:
+    """The variants that cannot be measured here, and why."""
+    found = {}
+    for name in (WANDB, COCKPIT, TRAINTOOLS):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", f"import {name.partition('.')[0]}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            found[name] = done.stderr.strip().splitlines()[-1]
     return found
 
 
-def hook_seconds(name: str) -> float:
-    """Return the seconds of a tracker at an unmeasured step, timed alone: they are too few to show in whole steps."""
-    model, optimizer, _ = build(name)
-    with NormTracker(model, optimizer, every=lambda _: False, include="all"):
+def time_rounds(name: str, rounds: int, state: dict[str, Any], save: Callable[[], None]) -> None:
+    """Add rounds to the seconds of each variant, in `state`, until it has this many."""
+    training = Training(name)
+    known: dict[str, list[float]] = state.setdefault("seconds", {})
+    chosen = [v for v in VARIANTS if v not in state["absent"]]
+    if sorted(known) != sorted(chosen):  # another choice of variants
+        known.clear()
+        known.update({v: [] for v in chosen})
+    done = len(known[NOTHING])
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        steps = {v: stack.enter_context(MADE[v](training, folder)) for v in chosen}
+        for step in steps.values():
+            for _ in range(WARMUP):
+                step()
+        for number in range(done, rounds):
+            turn = number % len(chosen)  # rotate the order, so that cache contents affect all variants alike
+            for v in (*chosen[turn:], *chosen[:turn]):
+                start = time.perf_counter()
+                steps[v]()
+                known[v].append(round(time.perf_counter() - start, 6))
+            save()
+            print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    parameters = list(training.model.parameters())
+    state["parameters"] = sum(p.numel() for p in parameters)
+    state["weights_mb"] = sum(p.numel() * p.element_size() for p in parameters) / 2**20
+    state["hook_seconds"] = hook_seconds(training)
+    save()
+
+
+def hook_seconds(training: Training) -> float:
+    """Return the seconds of a tracker at an unmeasured step, timed alone: too few to show in whole steps."""
+    model, optimizer = training.model, training.optimizer
+    with NormTracker(model, optimizer, every=lambda step: step > 10 * HOOK_CALLS, include="all"):
         (before,) = optimizer._optimizer_step_pre_hooks.values()
         (after,) = optimizer._optimizer_step_post_hooks.values()
+        before(optimizer, (), {})  # the first call records step 0
+        after(optimizer, (), {})
         start = time.perf_counter()
-        for _ in range(10_000):
+        for _ in range(HOOK_CALLS):
             before(optimizer, (), {})
             after(optimizer, (), {})
-        return (time.perf_counter() - start) / 10_000
+        return (time.perf_counter() - start) / HOOK_CALLS
 
 
-def memory(name: str) -> dict[str, float]:
-    """Return the peak resident memory in MB of one process per variant."""
-    found = {}
+def measure_memory(name: str, state: dict[str, Any], save: Callable[[], None]) -> None:
+    """Add the peak resident memory in MB of one process per variant to `state`."""
+    known = state.setdefault("memory_mb", {})
     for v in VARIANTS:
-        command = [sys.executable, __file__, "--peak", name, v]
-        found[v] = float(
-            subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
-        )
-    return found
+        if v not in known and v not in state["absent"]:
+            command = [sys.executable, "-W", "ignore", __file__, "--peak", name, v]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            known[v] = float(done.stdout.split()[-1])
+            save()
+            print(f"{name}: memory of {v}: {known[v]:,.0f} MB", file=sys.stderr, flush=True)
 
 
-def peak(name: str, v: str) -> None:
-    model, optimizer, ids = build(name)
-    with tempfile.TemporaryDirectory() as folder, variant(v, model, optimizer, folder) as run:
-        for _ in range(3):
-            run(model, optimizer, ids)
-    # Not getrusage: its peak includes that of the parent process.
-    print(int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024)
+def print_peak(name: str, v: str) -> None:
+    training = Training(name)
+    with tempfile.TemporaryDirectory() as folder, MADE[v](training, folder) as step:
+        for _ in range(PEAK_STEPS):
+            step()
+    print(status("VmHWM"))  # not getrusage: its peak includes that of the parent process
 
 
-def measure() -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    for name in MODELS:
-        seconds = times(name)
-        base = seconds["nothing"]
-        ratio = {
-            v: statistics.median(a / b for a, b in zip(s, base[-len(s) :], strict=True)) - 1
-            for v, s in seconds.items()
-        }
-        measured, unmeasured = ratio["tracker, step measured"], hook_seconds(name) / statistics.median(base)
-        used = memory(name)
-        model, _, _ = build(name)
-        results[name] = {
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "weights_mb": sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20,
-            "step_seconds": statistics.median(base),
-            "overhead": ratio,
-            "step not measured": unmeasured,
-            "every 10": (9 * unmeasured + measured) / 10,
-            "every 1": measured,
-            "memory_mb": {v: used[v] - used["nothing"] for v in VARIANTS if v != "nothing"},
-        }
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return results
+def status(field: str) -> float:
+    """Return a field of this process's memory in MB."""
+    return int(re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
 
 
-def table(results: dict[str, Any]) -> str:
-    names = list(results)
-    lines = [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
-
-    def row(title: str, cell: Callable[[dict[str, Any]], str]) -> None:
-        lines.append(f"| {title} | {' | '.join(cell(results[name]) for name in names)} |")
-
-    row("parameters", lambda r: f"{r['parameters'] / 1e6:.1f} M")
-    row("a step without anything", lambda r: f"{1000 * r['step_seconds']:,.0f} ms")
-    row("tracker, step not measured", lambda r: f"{100 * r['step not measured']:+.4f} %")
-    row("tracker, every=10 (goal: under 2 %)", lambda r: f"{100 * r['every 10']:+.1f} %")
-    row("tracker, every=1 (goal: under 15 %)", lambda r: f"{100 * r['every 1']:+.1f} %")
-    row("clone and difference, every step", lambda r: f"{100 * r['overhead']['clone and difference']:+.0f} %")
-    row('`wandb.watch(log="all")`, every step', lambda r: f"{100 * r['overhead']['wandb.watch']:+.0f} %")
-    row("weights", lambda r: f"{r['weights_mb']:,.0f} MB")
-    for v, words in (
-        ("tracker, step measured", "memory more than without: tracker"),
-        ("clone and difference", "clone and difference"),
-        ("wandb.watch", "`wandb.watch`"),
-    ):
-        row(words, lambda r, v=v: f"{r['memory_mb'][v]:+,.0f} MB")
-    return "\n".join(lines)
-
-
-def write(results: dict[str, Any]) -> None:
-    from pages import DOCS, fill
-
-    fill(DOCS / "tracker.md", {"overhead": table(results)})
-
-
-def log(most: int) -> None:
+def log_growth(count: int) -> dict[str, float]:
     """Measure the cost of a run's log after this many measured steps of a model with 100 tensors."""
     from normgrowth.tracking.log.step_log import StepLog
 
     model = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(50))})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    print(
-        f"{'steps':>9} {'median':>9} {'slowest':>9} {'close':>9} {'resume':>9} {'memory':>9} {'on disk':>9}"
+    with tempfile.TemporaryDirectory() as folder:
+        tracker = NormTracker(model, optimizer, every=1, out=folder, warn=False)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        rows, seconds, before = tracker._latest, np.zeros(count), status("VmRSS")
+        assert rows is not None
+        for i in range(count):
+            start = time.perf_counter()
+            tracker._log.append(i + 2, rows)
+            seconds[i] = time.perf_counter() - start
+        grown = status("VmRSS") - before
+        start = time.perf_counter()
+        tracker.close()
+        closed = time.perf_counter() - start
+        start = time.perf_counter()
+        again = StepLog.open(folder, count)
+        resumed = time.perf_counter() - start
+        again.close()
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    return {
+        "median_ms": 1e3 * float(np.median(seconds)),
+        "slowest_ms": 1e3 * float(seconds.max()),
+        "close_seconds": closed,
+        "resume_seconds": resumed,
+        "memory_mb": grown,
+        "disk_mb": size / 2**20,
+    }
+
+
+def measure(rounds: int | None, again: bool) -> None:
+    results: dict[str, Any] = {}
+    if RESULTS.exists() and not again:
+        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    if "models" not in results:
+        results = {"models": {}, "log": {}}
+
+    def save() -> None:
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+    missing = absent()
+    for name, model in MODELS.items():
+        state = results["models"].setdefault(name, {})
+        state["absent"] = missing
+        wanted = rounds or model["rounds"]
+        if "hook_seconds" not in state or len(state["seconds"][NOTHING]) < wanted:
+            time_rounds(name, wanted, state, save)
+        measure_memory(name, state, save)
+    for count in LOG_STEPS:
+        if str(count) not in results["log"]:
+            results["log"][str(count)] = log_growth(count)
+            save()
+
+
+def overhead(state: dict[str, Any], v: str) -> float:
+    """Return the median over rounds of the step with this variant, relative to the step without anything."""
+    pairs = zip(state["seconds"][v], state["seconds"][NOTHING], strict=True)
+    return statistics.median(a / b for a, b in pairs) - 1
+
+
+def percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:+.{digits}f} %"
+
+
+def overhead_table(models: dict[str, Any]) -> str:
+    rows: list[list[str]] = []
+
+    def row(title: str, cell: Callable[[str, dict[str, Any]], str], goal: str = "") -> None:
+        rows.append([title, *(cell(name, state) for name, state in models.items()), goal])
+
+    def unmeasured(state: dict[str, Any]) -> float:
+        return state["hook_seconds"] / statistics.median(state["seconds"][NOTHING])
+
+    def of(v: str) -> Callable[[str, dict[str, Any]], str]:
+        return lambda _, s: "–" if v in s["absent"] else percent(overhead(s, v))
+
+    def memory(v: str) -> Callable[[str, dict[str, Any]], str]:
+        def cell(_: str, s: dict[str, Any]) -> str:
+            return "–" if v in s["absent"] else f"{s['memory_mb'][v] - s['memory_mb'][NOTHING]:+,.0f} MB"
+
+        return cell
+
+    goals = " / ".join(f"{100 * MODELS[name]['goal']:.0f} %" for name in models)
+    row("parameters", lambda _, s: f"{s['parameters'] / 1e6:.1f} M")
+    row("a step without anything", lambda _, s: f"{1000 * statistics.median(s['seconds'][NOTHING]):,.0f} ms")
+    row("tracker, step not measured", lambda _, s: percent(unmeasured(s), 4))
+    row(
+        "tracker, every=10",
+        lambda _, s: percent((9 * unmeasured(s) + overhead(s, TRACKER)) / 10, 2),
+        f"under {100 * GOAL_EVERY_10:.0f} %",
     )
-    count = min(1000, most)
-    while count <= most:
-        with tempfile.TemporaryDirectory() as folder:
-            tracker = NormTracker(model, optimizer, every=1, out=folder, warn=False)
-            for p in model.parameters():
-                p.grad = torch.ones_like(p)
-            optimizer.step()
-            rows, seconds, before = tracker._latest, np.zeros(count), resident()
-            assert rows is not None
-            for i in range(count):
-                start = time.perf_counter()
-                tracker._log.append(i + 2, rows)
-                seconds[i] = time.perf_counter() - start
-            grown = resident() - before
-            start = time.perf_counter()
-            tracker.close()
-            closed = time.perf_counter() - start
-            start = time.perf_counter()
-            again = StepLog.open(folder, count)
-            resumed = time.perf_counter() - start
-            again.close()
-            size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-        print(
-            f"{count:9,} {1e3 * np.median(seconds):6.3f} ms {1e3 * seconds.max():6.2f} ms {closed:7.2f} s "
-            f"{resumed:7.2f} s {grown:6.1f} MB {size / 2**20:6.0f} MB",
-            flush=True,
-        )
-        count *= 10
+    row("tracker, every=1", of(TRACKER), f"at most {goals}")
+    titles = {
+        "clone, float32": "clone and difference in float32, every step",
+        "clone, float64": "clone and difference in float64, every step",
+        WANDB: '`wandb.watch(log="all")`, every step',
+        COCKPIT: "cockpit (gradient norm, update size, distance), every step",
+        TRAINTOOLS: "traintools (norms of gradients and weights), every step",
+    }
+    for v, title in titles.items():
+        row(title, of(v))
+    row("weights", lambda _, s: f"{s['weights_mb']:,.0f} MB")
+    row("memory more than without: tracker", memory(TRACKER))
+    row(
+        "the same, without its copy of the weights",
+        lambda _, s: f"{s['memory_mb'][TRACKER] - s['memory_mb'][NOTHING] - s['weights_mb']:+,.0f} MB",
+        f"at most {GOAL_MEMORY} MB",
+    )
+    for v in titles:
+        row(f"memory more than without: {v}", memory(v))
+    text = table_of(["", *models, "goal"], rows)
+    reasons = {v: why for state in models.values() for v, why in state["absent"].items()}
+    return text + "".join(
+        f"\n\n{v} was not measured: it cannot be imported ({why})." for v, why in reasons.items()
+    )
 
 
-def resident() -> float:
-    """Return the resident memory of this process in MB."""
-    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
+def log_table(log: dict[str, dict[str, float]]) -> str:
+    titles = ["measured steps", *(f"{int(count):,}" for count in log), "goal"]
+    rows = [
+        ["append a step, median", *(f"{s['median_ms']:.3f} ms" for s in log.values()), ""],
+        ["append a step, slowest", *(f"{s['slowest_ms']:.1f} ms" for s in log.values()), f"{GOAL_LOG_MS} ms"],
+        ["close", *(f"{s['close_seconds']:.2f} s" for s in log.values()), f"{GOAL_LOG_SECONDS} s"],
+        ["resume", *(f"{s['resume_seconds']:.2f} s" for s in log.values()), f"{GOAL_LOG_SECONDS} s"],
+        ["growth of memory", *(f"{s['memory_mb']:.1f} MB" for s in log.values()), f"under {GOAL_LOG_MB} MB"],
+        ["size on disk", *(f"{s['disk_mb']:,.0f} MB" for s in log.values()), ""],
+    ]
+    return table_of(titles, rows)
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["log"]:
-        log(int(sys.argv[2]) if len(sys.argv) > 2 else 100_000)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--pages", action="store_true")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.peak:
+        print_peak(*given.peak)
         return
-    if sys.argv[1:2] == ["--peak"]:
-        peak(*sys.argv[2:4])
-        return
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if "pages" in sys.argv else measure()
-    write(results)
+    warnings.simplefilter("ignore")
+    if not given.pages:
+        measure(given.rounds, given.again)
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    tables = {"overhead": overhead_table(results["models"]), "log": log_table(results["log"])}
+    fill(DOCS / "tracker.md", tables)
 
 
 if __name__ == "__main__":
