@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+from compare import transformers_pairs
 from compare.pairs import LONG_FAULTS, LONG_HONEST, SHORT_FAULTS, SHORT_HONEST, Fault
-from compare.training import Settings
 
 import normgrowth as ng
 from normgrowth.report.sentences.comparison import verdict
@@ -19,15 +20,16 @@ from normgrowth.report.sentences.comparison import verdict
 TESTS = Path(__file__).parents[1]
 
 
-def folder_of(settings: Settings) -> str:
+def folder_of(settings: Any) -> str:
     return sha256(repr(settings).encode()).hexdigest()[:12]
 
 
-def trained(runs: Iterable[Settings], folder: Path) -> dict[Settings, Path]:
+def trained(runs: Iterable[Any], folder: Path) -> dict[Any, Path]:
     """Train every run once, all in one launch; the folders of their trackers."""
     chosen = dict.fromkeys(runs)
+    (module,) = {type(settings).__module__ for settings in chosen}
     done = subprocess.run(
-        [sys.executable, "-m", "compare.launch", str(folder)],
+        [sys.executable, "-m", "compare.launch", module, str(folder)],
         cwd=TESTS,
         input=json.dumps({folder_of(settings): asdict(settings) for settings in chosen}),
         capture_output=True,
@@ -40,7 +42,7 @@ def trained(runs: Iterable[Settings], folder: Path) -> dict[Settings, Path]:
     return {settings: folder / folder_of(settings) for settings in chosen}
 
 
-def check(honest: dict[str, tuple[Settings, Settings]], faults: dict[str, Fault], folder: Path) -> None:
+def check(honest: dict[str, tuple[Any, Any]], faults: dict[str, Fault], folder: Path) -> None:
     pairs = [*honest.values(), *((fault.a, fault.b) for fault in faults.values())]
     runs = trained((settings for pair in pairs for settings in pair), folder)
     wrong = {}
@@ -80,3 +82,12 @@ def test_faults_are_named_and_honest_pairs_are_not_accused(tmp_path):
 @pytest.mark.slow
 def test_all_faults_are_named_and_all_honest_pairs_are_not_accused(tmp_path):
     check(LONG_HONEST, LONG_FAULTS, tmp_path)
+
+
+def test_models_of_transformers(tmp_path):
+    check(transformers_pairs.SHORT_HONEST, transformers_pairs.SHORT_FAULTS, tmp_path)
+
+
+@pytest.mark.slow
+def test_all_runs_of_models_of_transformers(tmp_path):
+    check(transformers_pairs.LONG_HONEST, transformers_pairs.LONG_FAULTS, tmp_path)

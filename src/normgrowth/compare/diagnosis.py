@@ -7,7 +7,7 @@ cause.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, isfinite, nan, sqrt
+from math import exp, isfinite, log, nan, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,15 +188,20 @@ def gradient_factor(case: Case) -> Diagnosis | None:
 
 
 def part_of_model(case: Case) -> Diagnosis | None:
-    """Match if the gradients of some tensors differ while others agree."""
-    if len(case.tensors) >= MOST * _judged_gradients(case).sum():
+    """Match if the gradients of some tensors differ while others agree: of a group, or of at most half of all."""
+    count, group = _judged_gradients(case).sum(), _group(case.pair, case.tensors)
+    if len(case.tensors) >= MOST * count or (not group and len(case.tensors) > count / 2):
         return None
-    return case.diagnosis("part", group=_group(case.pair, case.tensors))
+    return case.diagnosis("part", group=group)
 
 
 def averaging(case: Case) -> Diagnosis | None:
-    """Match if the gradients of one run are consistently larger: a mean over less data has a larger norm."""
-    if max(case.pair.a.ranks, case.pair.b.ranks) == 1:
+    """Match if the gradients of one run are consistently larger: a mean over less data has a larger norm.
+
+    Ranks that do not average differ from the first step on, and the norm is at most √ranks times as large.
+    """
+    first = np.flatnonzero(np.isfinite(case.judged.differences["gradient"]).any(axis=1))[0]
+    if case.place > first:
         return None
     a, b = (_whole_gradient(run)[case.place :] for run in (case.pair.a, case.pair.b))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -205,13 +210,18 @@ def averaging(case: Case) -> Diagnosis | None:
     if len(ratios) < 3:
         return None
     mean, error = float(ratios.mean()), float(ratios.std(ddof=1)) / sqrt(len(ratios))
-    if abs(mean) < max(LARGER, STANDARD_ERRORS * error):
+    larger = case.pair.b if mean > 0 else case.pair.a
+    if (
+        not max(LARGER, STANDARD_ERRORS * error)
+        <= abs(mean)
+        <= log(larger.ranks) / 2 + STANDARD_ERRORS * error
+    ):
         return None
     return case.diagnosis("averaging", run="b" if mean > 0 else "a", factor=exp(mean))
 
 
 def data(case: Case) -> Diagnosis | None:
-    """Match the remaining case: gradients of all tensors differ without a pattern, so the inputs differ."""
+    """Match the remaining case: gradients differ without a pattern, so the inputs or the computation differ."""
     return case.diagnosis("data")
 
 
@@ -219,7 +229,9 @@ def data(case: Case) -> Diagnosis | None:
 
 
 def learning_rate(case: Case) -> Diagnosis | None:
-    return case.diagnosis("learning_rate", factor=_common_factor(case), group=_group(case.pair, case.tensors))
+    return case.diagnosis(
+        "learning_rate", factor=_common_factor(case, case.tensors), group=_group(case.pair, case.tensors)
+    )
 
 
 def decay(case: Case) -> Diagnosis | None:
@@ -229,7 +241,7 @@ def decay(case: Case) -> Diagnosis | None:
         return case.diagnosis("decay_kind", run="b" if np.isnan(b[case.tensors]).any() else "a")
     only_a = tuple(case.pair.names[i] for i in case.tensors if b[i] == 0)
     only_b = tuple(case.pair.names[i] for i in case.tensors if a[i] == 0)
-    factor = None if only_a or only_b else _common_factor(case)
+    factor = None if only_a or only_b else _common_factor(case, case.tensors)
     return case.diagnosis(
         "decay", only_a=only_a, only_b=only_b, factor=factor, group=_group(case.pair, case.tensors)
     )
@@ -265,10 +277,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
 # Helpers of the rules ----------------------------------------------------------------------------------
 
 
-def _common_factor(case: Case) -> float | None:
-    """Return b over a if nearly all comparable tensors differ by this same factor; None otherwise."""
+def _common_factor(case: Case, among: Sequence[int] | None = None) -> float | None:
+    """Return b over a if nearly all tensors, or those among the given ones, differ by this same factor; else None."""
     a, b = case.values()
     judged = _judged_gradients(case) if case.parting.stage == "gradient" else np.isfinite(a + b)
+    if among is not None:
+        judged = judged & np.isin(np.arange(len(a)), among)
     chosen = judged & (a > 0) & (b > 0)
     if len(case.tensors) < MOST * chosen.sum() or not chosen.any():
         return None

@@ -36,6 +36,10 @@ BASE = {
     "step": (1024, 0.25),
     "weights_after": (64, 0.01),
 }
+# Optimizers that compute their steps in a coarser dtype than the weights: Muon orthogonalizes in bfloat16. Units of
+# this dtype by which a step may differ. All later stages may then differ as if the weights had this dtype.
+STEP_DTYPE = {"Muon": "BF16"}
+STEP_UNITS = 4
 RATE = 1e-6  # learning rates are set, not computed
 LIMIT = {
     "weights_before": 0.02,
@@ -45,6 +49,7 @@ LIMIT = {
     "step": 0.3,
     "weights_after": 0.02,
 }
+OF_STEP = ("gradient_part", "step")
 JUMP, GROWTH, MARGIN = 10.0, 1.5, 4.0
 LARGEST_ROUNDING = (
     1e-3  # fraction of the model's gradient norm: a larger gradient is not only rounding, in any dtype
@@ -71,6 +76,11 @@ def base(stage: str, unit: float) -> float:
         return RATE
     units, most = BASE[stage]
     return min(units * unit, most)
+
+
+def step_unit(*runs: RunValues) -> float:
+    """Return the unit of rounding of the coarsest steps; 0 if steps have the dtype of the weights."""
+    return max(_unit(STEP_DTYPE[run.optimizer]) if run.optimizer in STEP_DTYPE else 0.0 for run in runs)
 
 
 def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:
@@ -148,8 +158,13 @@ class Floor:
         stages: Sequence[str],
         tolerance: float = 0.0,
         control: Mapping[str, Floats] | None = None,
+        step_unit: float = 0.0,
     ) -> None:
         self._base = {stage: base(stage, unit) for stage in stages}
+        coarse = {stage: base(stage, step_unit) for stage in LIMIT if stage in self._base}
+        coarse |= {stage: STEP_UNITS * step_unit for stage in coarse if stage in OF_STEP}
+        self._raise(coarse, [stage for stage in coarse if stage in (*OF_STEP, "weights_after")])
+        self._coarse = coarse  # of all stages, once a step was taken
         self._level = {stage: value / JUMP for stage, value in self._base.items()}
         self._tolerance, self._control = tolerance, control or {}
 
@@ -167,7 +182,12 @@ class Floor:
             found[stage] = max(least, grown, self._tolerance)
         return found
 
-    def learn(self, largest: Mapping[str, float]) -> None:
+    def _raise(self, floors: Mapping[str, float], stages: Sequence[str]) -> None:
+        self._base |= {stage: max(self._base[stage], floors[stage]) for stage in stages}
+
+    def learn(self, largest: Mapping[str, float], step: int) -> None:
         """Raise the floor to the largest differences at a step where the runs agree; later ones may grow from them."""
+        if step:
+            self._raise(self._coarse, list(self._coarse))
         for stage, value in largest.items():
             self._level[stage] = max(self._level[stage], value)

@@ -50,7 +50,7 @@ def judge(
         if first is None and any(beyond[stage][place].any() for stage in stages):
             first = place
         if first is None:
-            floor.learn({stage: _largest(counted[stage][place]) for stage in stages})
+            floor.learn({stage: _largest(counted[stage][place]) for stage in stages}, step)
     partings = [
         _parting(pair, stage, counted[stage], beyond[stage], floors[stage], steps)
         for stage in stages

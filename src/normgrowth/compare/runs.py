@@ -6,7 +6,7 @@ import numpy as np
 
 from normgrowth.compare.alignment import Aligned, aligned
 from normgrowth.compare.diagnosis import diagnose
-from normgrowth.compare.noise import Floats, Floor, differences, epsilon, unjudged
+from normgrowth.compare.noise import Floats, Floor, differences, epsilon, step_unit, unjudged
 from normgrowth.compare.partings import Judged, judge, noise_before
 from normgrowth.compare.result import Alignment, Comparison
 from normgrowth.compare.side_by_side import growth_side_by_side
@@ -35,7 +35,7 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
     found = {stage: found[stage] for stage in STAGES if stage in found and np.isfinite(found[stage]).any()}
     exempt = unjudged(pair.a, pair.b)
     seen = None if third is None else _of_control(pair, aligned(pair.a, run_values(third, level)), exempt)
-    floor = Floor(epsilon(pair.a, pair.b), list(found), tolerance, seen)
+    floor = Floor(epsilon(pair.a, pair.b), list(found), tolerance, seen, step_unit(pair.a, pair.b))
     judged = judge(pair, found, exempt, floor)
     return Comparison(
         records=Records.joined([growth.records, *_records(pair, judged, level)]),

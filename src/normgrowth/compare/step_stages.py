@@ -37,6 +37,7 @@ UPSTREAM: dict[str, tuple[str, ...]] = {
 # Stages of a single step, which only a tracker measures.
 TRACKED = ("gradient", "learning_rate", "decay_part", "gradient_part")
 LEVELS = ("tensor", "layer", "model")  # runs are compared at the finest common level
+UNCHANGED = 1e-9  # relative: rounding of the sums that a norm before a step is computed from
 CANCELLED = 1e-13  # relative: a smaller difference of squares is a rounding error, and the weights were 0
 
 
@@ -65,6 +66,7 @@ class RunValues:
     tracked: bool
     ranks: int
     dtypes: Mapping[str, int]
+    optimizer: str = ""  # its class
 
     def at(self, steps: Sequence[int], places: Sequence[int]) -> "RunValues":
         """Return the given steps and items, in the given order; places must be >= 0."""
@@ -79,6 +81,7 @@ class RunValues:
             self.tracked,
             self.ranks,
             self.dtypes,
+            self.optimizer,
         )
 
 
@@ -107,7 +110,15 @@ def run_values(trace: Trace, level: str) -> RunValues:
     infinite = np.nan_to_num(read.grid("nonfinite")) > 0
     dtypes = trace.counted.dtypes if trace.counted else {}
     return RunValues(
-        steps, items, values, read.grid("alignment"), infinite, trace.tracked, trace.ranks, dtypes
+        steps,
+        items,
+        values,
+        read.grid("alignment"),
+        infinite,
+        trace.tracked,
+        trace.ranks,
+        dtypes,
+        trace.optimizer,
     )
 
 
@@ -149,13 +160,19 @@ class _Reader:
 
 
 def _before(norm: Floats, growth: Floats, steps: NDArray[np.int64], tracked: bool) -> Floats:
-    """Return norms before each step: the norm after the previous step if measured, else √(‖b‖² − growth)."""
+    """Return norms before each step: √(‖b‖² − growth), or the norm after the previous step if both agree to rounding.
+
+    They differ where something other than the optimizer changed the weights between two steps of a tracker.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         square = norm**2 - growth
         square = np.where(np.abs(square) < CANCELLED * norm**2, 0.0, np.maximum(square, 0.0))
     before = np.sqrt(square)
     follows = np.flatnonzero(np.diff(steps) == 1) + 1 if tracked else np.arange(1, len(steps))
-    before[follows] = np.where(np.isnan(growth[follows]), np.nan, norm[follows - 1])
+    after, own = norm[follows - 1], before[follows]
+    with np.errstate(invalid="ignore"):
+        same = np.abs(own - after) <= UNCHANGED * np.maximum(after, norm[follows])
+    before[follows] = np.where(same, after, own) if tracked else np.where(np.isnan(own), np.nan, after)
     return before
 
 

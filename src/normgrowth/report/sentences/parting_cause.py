@@ -131,17 +131,18 @@ def _part(one: Diagnosis) -> str:
 
 def _data(one: Diagnosis) -> str:
     return (
-        f"different data or random numbers from step {one.step:,} on. Gradients of {_share(one)} differ with no common "
-        f"factor, most in {_values(one)}; weights agree before. Check the order of the data, the sampler of each rank "
-        "and the seed of dropout."
+        f"different data, random numbers or computation from step {one.step:,} on. Gradients of {_share(one)} differ "
+        f"with no common factor, most in {_values(one)}; weights agree before. Check the order of the data, the "
+        "sampler of each rank, the seed of dropout, the weights of the loss and the model's configuration."
     )
 
 
 def _learning_rate(one: Diagnosis) -> str:
     factor = f" (×{_factor(one.factor)})" if one.factor else ""
+    group = f" All belong to {one.group}." if one.group else ""
     return (
         f"different learning rates{factor}: {number(one.a or 0, 4)} in a, {number(one.b or 0, 4)} in b for "
-        f"{_share(one)} ({_names(one)}). Weights and gradients agree."
+        f"{_share(one)} ({_names(one)}).{group} Weights and gradients agree."
     )
 
 
@@ -161,8 +162,8 @@ def _decay(one: Diagnosis) -> str:
 
 def _decay_kind(one: Diagnosis) -> str:
     return (
-        f"weight decay is added to the gradient in {one.run} and decoupled from it in the other run "
-        "(Adam versus AdamW?)."
+        f"weight decay is added to the gradient in {one.run} and decoupled from it in the other run, for "
+        f"{_share(one)} ({_names(one)}). Adam versus AdamW?"
     )
 
 
