@@ -679,15 +679,30 @@ def test_the_state_of_the_optimizer(kind):
             m = np.concatenate([values(state["exp_avg"], state["exp_avg"]) for state in states])
             v = np.concatenate([values(state["exp_avg_sq"], state["exp_avg_sq"]) for state in states])
             first, second = np.linalg.norm(m), np.sqrt(v.sum())
-            if level != "model":  # a frozen parameter has no moments
-                wanted |= {
-                    "first_moment_norm": first,
-                    "second_moment_norm": second,
-                    "moment_ratio": first / second,
-                }
+            wanted |= {
+                "first_moment_norm": first,
+                "second_moment_norm": second,
+                "moment_ratio": first / second,
+            }
         found = row_of(records, 2, level, name)
         assert_close(found, wanted)
-        assert math.isfinite(found.get("first_moment_norm", math.nan)) == (kind != "sgd" and level != "model")
+        assert math.isfinite(found.get("first_moment_norm", math.nan)) == (kind != "sgd")
+
+
+def test_a_step_in_a_cuda_graph_is_refused(monkeypatch):
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        backward(model, 1)
+        optimizer.step()
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        before = [p.clone() for p in model.parameters()]
+        with pytest.raises(InputError, match="CUDA graph"):
+            optimizer.step()
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    optimizer.step()
+    assert tracker.step == 1
 
 
 def test_out_of_memory_while_gradients_are_summed_does_not_end_training(monkeypatch):

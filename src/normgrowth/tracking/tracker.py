@@ -49,6 +49,8 @@ LOGGED = (  # by default
     "equilibrium_angle",
     "alignment",
     "gradient_norm",
+    "gradient_alignment",
+    "moment_ratio",
     "lora_update_norm",
 )
 
@@ -226,6 +228,11 @@ class NormTracker:
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._held = None  # not None if the last step failed
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise InputError(
+                "optimizer.step() is captured in a CUDA graph, whose replays the tracker cannot see; capture only the "
+                "forward and backward pass, or close the tracker"
+            )
         if self._wants_first and not self._first:
             self._keep_first()
         starts, due = not (self.step or self._started), self._due(self.step + 1)

@@ -46,7 +46,7 @@ def _one_checkpoint(grids: Grids) -> list[Cells]:
         _column(grids, "norm", "norm", number, step),
         _column(grids, "rms", "rms", _rough, step),
         _column(grids, "largest", "largest", _rough, step),
-        *_lora(grids, step),
+        *_on_request(grids, step),
     ]
 
 
@@ -72,14 +72,24 @@ def _growth(grids: Grids) -> list[Cells]:
         _column(grids, "cosine\nto first", "cosine", cosine, last, rank=3, reference="first"),
         _column(grids, "alignment", "alignment", small, last, rank=2),
         *_budget(grids, last),
-        *_lora(grids, last),
+        *_on_request(grids, last),
     ]
 
 
-def _lora(grids: Grids, step: int) -> list[Cells]:
-    """‖BA‖·scale of the adapters, of a model that has some."""
-    known = len(grids.model("lora_update_norm")[0])
-    return [_column(grids, "LoRA\nupdate", "lora_update_norm", _rough, step, rank=1)] if known else []
+def _on_request(grids: Grids, step: int) -> list[Cells]:
+    """Columns of quantities that only some traces have: LoRA updates, the gradient and the state of the optimizer."""
+    columns = {
+        "lora_update_norm": ("LoRA\nupdate", _rough, 1),
+        "gradient_alignment": ("gradient\nalignment", small, 2),
+        "first_moment_norm": ("first\nmoment", _rough, 5),
+        "second_moment_norm": ("second\nmoment", _rough, 5),
+        "moment_ratio": ("moment\nratio", _rough, 3),
+    }
+    return [
+        _column(grids, title, quantity, write, step, rank=rank)
+        for quantity, (title, write, rank) in columns.items()
+        if len(grids.model(quantity)[0])
+    ]
 
 
 def _budget(grids: Grids, last: int) -> list[Cells]:

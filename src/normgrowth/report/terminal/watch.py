@@ -1,5 +1,6 @@
 """A run in progress in the terminal: the latest numbers of each layer, and sparklines."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,10 @@ def sparkline(values: NDArray[np.float64], width: int = WIDTH, bars: str = BARS)
     )
 
 
+def _rough(value: float) -> str:
+    return number(value, 4)
+
+
 def watch_table(trace: Trace, console: "Console") -> Any:
     """The table of a run so far, for rich to print."""
     from rich.console import Group
@@ -49,10 +54,10 @@ def watch_table(trace: Trace, console: "Console") -> Any:
     things = sorted(grids.things(), key=lambda thing: thing[0] != "model")
     bars = BARS if (console.encoding or "").lower().startswith("utf") else PLAIN
 
-    def column(title: str, quantity: str, rank: int) -> Cells | None:
+    def column(title: str, quantity: str, rank: int, write: Callable[[float], str] = _rough) -> Cells | None:
         values = [grids.value(*thing, quantity, last) for thing in things]
         known = any(np.isfinite(value) for value in values)
-        return Cells(title, [number(value, 4) for value in values], rank) if known else None
+        return Cells(title, [write(value) for value in values], rank) if known else None
 
     def curve(title: str, quantity: str, rank: int) -> Cells:
         lines = [sparkline(grids.of(level, quantity).curve(name), bars=bars) for level, name in things]
@@ -69,6 +74,10 @@ def watch_table(trace: Trace, console: "Console") -> Any:
         Cells("alignment", [small(grids.value(*thing, "alignment", last)) for thing in things], 5),
         column("gradient", "gradient_norm", 4),
         column("LoRA\nupdate", "lora_update_norm", 2),
+        column("gradient\nalignment", "gradient_alignment", 4, small),
+        column("first\nmoment", "first_moment_norm", 6),
+        column("second\nmoment", "second_moment_norm", 6),
+        column("moment\nratio", "moment_ratio", 5),
     ]
     measured = f"{len(grids.steps):,} measured step{'' if len(grids.steps) == 1 else 's'}"
     title = f"{grids.run}: step {last:,}, {measured}; factor: since step {grids.steps[0]:,}"

@@ -195,6 +195,11 @@ def _of_run(
     def added(values: Floats) -> Floats:
         return np.bincount(place[chosen], values[chosen], size).astype(np.float64, copy=False)
 
+    def added_known(values: Floats) -> Floats:
+        """Without NaN, unless all are NaN: a frozen tensor has no moments."""
+        known = ~np.isnan(values)
+        return np.where(added(known.astype(np.float64)) > 0, added(np.where(known, values, 0.0)), np.nan)
+
     pair, d = moments.against["previous"], run["decay"]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         decay = d * d * pair.square
@@ -210,9 +215,8 @@ def _of_run(
             "equilibrium_angle": 2 * np.arcsin(np.sqrt(turned)),
         }
         if "gradient_dot" in run:
-            weights, first, second = (
-                np.sqrt(added(sums)) for sums in (pair.square, run["first_moment"], run["second_moment"])
-            )
+            weights = np.sqrt(added(pair.square))
+            first, second = (np.sqrt(added_known(run[name])) for name in ("first_moment", "second_moment"))
             found |= {
                 "gradient_alignment": added(run["gradient_dot"]) / (gradient * weights),
                 "first_moment_norm": first,

@@ -42,10 +42,14 @@ QUANTITIES = {
     "step_size": ("Size of the steps", "step size ‖δ‖", True),
     "relative_step": ("Size of the steps, relative", "‖δ‖ / ‖θ‖", True),
     "gradient_norm": ("Gradients", "gradient norm", True),
+    "gradient_alignment": ("Gradient and weights", "cos(gradient, θ)", False),
+    "first_moment_norm": ("First moment of Adam", "‖m‖", True),
+    "second_moment_norm": ("Second moment of Adam", "‖√v‖", True),
+    "moment_ratio": ("Ratio of Adam's moments", "‖m‖ / ‖√v‖", True),
     "lora_update_norm": ("LoRA updates", "‖BA‖ · scale", False),
 }
 
-
+RANDOM = {"alignment": "random steps", "gradient_alignment": "random gradients"}  # where their cosine is 0
 # Quantities that compare two states of the weights.
 BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")
 
@@ -203,7 +207,7 @@ def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log:
             said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
         curves += _layers(run, quantity, _several(runs, i), reference or None)
     label = label.format(before=_before(runs))
-    marks = [Mark(0.0, "random steps")] if quantity == "alignment" else ()
+    marks = [Mark(0.0, RANDOM[quantity])] if quantity in RANDOM else ()
     if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
         log = False
     alt = few(said) or f"{title} of {len(curves)} layers."
@@ -222,7 +226,7 @@ def _before(runs: Sequence[ShownRun]) -> str:
 
 
 def _write(quantity: str) -> Any:
-    return {"cosine": cosine, "alignment": small}.get(quantity, number)
+    return {"cosine": cosine, "alignment": small, "gradient_alignment": small}.get(quantity, number)
 
 
 def _budget(runs: Sequence[ShownRun]) -> Chart | None:
