@@ -179,9 +179,29 @@ def test_one_factor_for_all_gradients(runs, factor):
     assert ("loss scale that" in str(found)) == (factor == 65536.0)
 
 
-def test_weights_that_change_between_steps(runs):
-    other = changed(runs(ONE), scaled("norm", 1.1, step=4, name="up.weight"))
-    found = ng.compare(runs(ONE), other)
+def test_weights_that_change_outside_of_the_optimizer(runs):
+    found = ng.compare(runs(ONE), changed(runs(ONE), scaled("norm", 1.1, step=4, name="up.weight")))
+    assert (found.diagnoses[0].cause, found.diagnoses[0].step) == ("outside", 4)
+    assert {one.stage for one in found.partings if one.step == 4} == {"weights_before", "weights_after"}
+
+
+def test_weights_that_change_more_than_the_step_explains(runs):
+    norms = ng.load(runs(ONE)).records.where(level="tensor").matrix("norm", level="tensor")
+    norm = {
+        (step, name): value
+        for step, row in zip(norms.steps, norms.values, strict=True)
+        for name, value in zip(norms.names, row, strict=True)
+    }
+
+    def change(row):
+        step, name, quantity = row["step"], row["name"], row["quantity"]
+        if row["level"] != "tensor" or "up.weight" not in name or step < 4:
+            return row
+        before = norm[step - 1, name] * (1.0 if step == 4 else 1.1)
+        new = {"norm": 1.1 * norm[step, name], "growth": (1.1 * norm[step, name]) ** 2 - before**2}
+        return {**row, "value": new.get(quantity, row["value"])}
+
+    found = ng.compare(runs(ONE), changed(runs(ONE), change))
     assert found.diagnoses[0].step == 4
     assert {one.stage for one in found.partings if one.step == 4} == {"weights_after"}
 
