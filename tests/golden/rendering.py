@@ -9,7 +9,8 @@ from rich.console import Console
 from normgrowth.report import renderers as dispatch
 from normgrowth.report.page.content import PageEntry, content_of
 from normgrowth.report.page.pieces import Chart, ChartCurve, Map, Picture, Section, Table
-from normgrowth.report.page.write import sections_of, summary
+from normgrowth.report.page.summary import parameter_notes, summary_sentences, summary_table
+from normgrowth.report.page.write import sections_of
 from normgrowth.results import Result
 
 FOLDER = Path(__file__).parent
@@ -24,7 +25,8 @@ def _terminal(result: Result) -> str:
 
 def _page(result: Result) -> str:
     content = content_of([PageEntry("example", result)])
-    lines = [*summary(content), ""]
+    table = summary_table(content)
+    lines = [*(_rows(table) if table else []), *parameter_notes(content), *summary_sentences(content), ""]
     for section in sections_of(content):
         lines += _section(section)
     return "\n".join(lines).rstrip()
@@ -35,8 +37,7 @@ def _section(section: Section) -> list[str]:
     for item in section.items:
         lines += ["", f"[{type(item).__name__.lower()}] {item.title}"]
         if isinstance(item, Table):
-            cells = [[column.title, *column.cells] for column in item.columns]
-            lines += [" | ".join(row) for row in zip(*cells, strict=True)]
+            lines += _rows(item)
             continue
         lines.append(item.alt)
         if isinstance(item, Picture):
@@ -49,10 +50,16 @@ def _section(section: Section) -> list[str]:
     return [*lines, *(f"note: {note}" for note in section.notes), ""]
 
 
+def _rows(table: Table) -> list[str]:
+    cells = [[column.title, *column.cells] for column in table.columns]
+    return [" | ".join(row) for row in zip(*cells, strict=True)]
+
+
 def _curve(curve: ChartCurve) -> str:
     shown = "" if curve.shown else ", hidden at first"
     ends = f"{curve.y[0]:.4g} to {curve.y[-1]:.4g}" if len(curve.y) else "empty"
-    return f"- {curve.label} ({curve.provenance}{shown}): {len(curve.y)} points, {ends}"
+    note = f", {curve.note}" if curve.note else ""
+    return f"- {curve.label}{note} ({curve.provenance}{shown}): {len(curve.y)} points, {ends}"
 
 
 RENDERERS = {"terminal": _terminal, "page": _page}

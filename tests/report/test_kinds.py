@@ -4,7 +4,7 @@ import pytest
 from golden.examples import EXAMPLES, walk_trace
 
 import normgrowth as ng
-from normgrowth.report.page.write import ORDER
+from normgrowth.report.page.summary import ORDER
 from normgrowth.report.renderers import view
 from normgrowth.results import KINDS
 

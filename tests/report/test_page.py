@@ -518,3 +518,54 @@ def test_ids_are_told_apart_when_everything_is_there(trace, tmp_path):
     seen = Seen(report(folders, tmp_path / "p.html").read_text(encoding="utf-8"))
     assert len(seen.ids) == len(set(seen.ids))
     assert {"claims", "claims-1", "saturation", "saturation-steps", "phase-0", "phase-1"} <= set(seen.ids)
+
+
+def test_a_role_has_one_color_in_all_runs(tmp_path):
+    """Also if the runs have different roles, in different orders."""
+    for run, names in (("a", ["norm", "embedding", "feedforward"]), ("b", ["feedforward", "norm"])):
+        values = np.ones((2, len(names)))
+        blocks = [
+            Block("role", names, [None] * len(names), names, [0, 10], {"norm": values}),
+            Block("model", ["model"], [None], [None], [0, 10], {"norm": values[:, :1]}),
+        ]
+        StoredResult(Records.from_blocks(run, blocks), {"command": "trace"}).write(tmp_path / run)
+    text = report([tmp_path / "a", tmp_path / "b"], tmp_path / "p.html").read_text(encoding="utf-8")
+    curves = {curve["label"]: curve for curve in data_of(text)["charts"]["roles"]["curves"]}
+    for role in ("norm layers", "feedforward"):
+        assert curves[f"a: {role}"]["color"] == curves[f"b: {role}"]["color"]
+        assert (curves[f"a: {role}"]["dash"], curves[f"b: {role}"]["dash"]) == (0, 1)
+    assert len({curve["color"] for curve in curves.values()}) == 3
+
+
+def test_the_summary_has_a_row_per_result_and_few_sentences(trace, tmp_path):
+    traces = [ng.Trace.from_records(trace(layers=3, steps=30, seed=seed)) for seed in (0, 1)]
+    text = report(
+        [*traces, ng.compare(*traces), ng.fit(traces[0], bootstrap=0)], tmp_path / "p.html", fit=True
+    )
+    top = text.read_text(encoding="utf-8").split("<main")[1].split("<section")[0]
+    assert re.findall(r"<td>(trace|compare|fit)</td>", top) == ["trace", "trace", "fit", "compare"]
+    assert "diverge at step" in top
+    assert 1 <= len(re.findall("<p>", top)) <= 5
+    norms = traces[0].records.series("norm")[1]
+    assert f'data-value="{norms[-1] / norms[0]:.7g}"' in top
+
+
+def test_the_layers_that_grew_most_and_least_are_named_above_the_chart(trace, tmp_path):
+    records = trace(layers=5, steps=9)
+    write_trace(records, tmp_path / "walk")
+    data = data_of(report([tmp_path / "walk"], tmp_path / "p.html").read_text(encoding="utf-8"))
+    notes = {c["label"]: c["note"] for c in data["charts"]["layers"]["curves"] if c["note"]}
+    factor = {
+        f"layer.{i}": values[-1] / values[0]
+        for i in range(5)
+        for values in [records.series("norm", level="layer", name=f"layer.{i}")[1]]
+    }
+    assert set(notes) == {max(factor, key=factor.get), min(factor, key=factor.get)}
+    assert f"{max(factor.values()):.4f}" in notes[max(factor, key=factor.get)]
+
+
+def test_lint_names_what_it_checked(trace, tmp_path):
+    for name, fields in (("checked", {"findings": []}), ("other", {})):
+        write_trace(trace(layers=2, steps=4), tmp_path / name, fields)
+    text = report([tmp_path / "checked", tmp_path / "other"], tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "Lint: no findings in checked. Not checked: other." in text

@@ -176,7 +176,7 @@ def test_the_table_shows_first_and_last_and_what_lies_between():
     table = rows(text)
     columns = "3.0000 9.0000 3.0000 0.1000 3.250 0.5000 0.99000 0.80000 0.1250"
     assert table["layer.0"] == f"{columns} +72.00 +43.20 +28.80"
-    columns = "4.0000 6.0000 1.5000 0.2000 1.500 0.2500 1-1.3e-05 0.75000 -0.0625"
+    columns = "4.0000 6.0000 1.5000 0.2000 1.500 0.2500 1 − 1.3e-05 0.75000 -0.0625"
     assert table["layer.1"] == f"{columns} +20.00 +24.00 -4.000"
     columns = "5.0000 10.800 2.1600 0.1500 3.600 0.4000 0.99712 0.85000 0.1000"
     assert table["model"] == f"{columns} +92.00 +59.80 +32.20"
@@ -380,7 +380,7 @@ def test_compare_at_80_columns():
         (number, math.inf, "-"),
         (cosine, 0.99712, "0.99712"),
         (cosine, 0.99994, "0.99994"),
-        (cosine, 1 - 3.2e-7, "1-3.2e-07"),
+        (cosine, 1 - 3.2e-7, "1\u00a0−\u00a03.2e-07"),
         (cosine, 1.0, "1"),
         (cosine, -0.5, "-0.50000"),
         (cosine, math.nan, "-"),

@@ -9,6 +9,7 @@ from normgrowth.compare.result import Comparison
 
 Floats = NDArray[np.float64]
 IDENTICAL = 1e-14  # relative difference below which two norms are equal up to their own rounding
+FULL = 3.0  # log10: a difference of 1,000 times the noise floor has full color
 TITLES = {
     "weights_before": "weights before the step",
     "gradient": "gradient",

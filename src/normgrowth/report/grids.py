@@ -97,6 +97,20 @@ class Grids:
         first = self.value(level, name, "norm", self.steps[0])
         return self.value(level, name, "norm", step) / first if first > 0 else nan
 
+    def extreme_layers(self) -> tuple[tuple[str, float], tuple[str, float]] | None:
+        """The layers that grew most and least, with their factors; at a single step, the largest and smallest norms."""
+        if not self.steps:
+            return None
+        last, grown = self.steps[-1], len(self.steps) > 1
+        found = {
+            name: self.factor("layer", name, last) if grown else self.value("layer", name, "norm", last)
+            for name in self.of("layer", "norm").names
+        }
+        ranked = sorted((item for item in found.items() if isfinite(item[1])), key=lambda item: -item[1])
+        if len(ranked) < 2 or ranked[0][1] == ranked[-1][1]:
+            return None
+        return ranked[0], ranked[-1]
+
     def additive_terms(self) -> bool:
         """Whether neither term, steps or alignment, is negative, so that each is a share of the growth."""
         shares = [self.value(*thing, "total_share_steps", self.steps[-1]) for thing in self.things()]

@@ -27,12 +27,12 @@ def times(x: float) -> str:
 
 
 def cosine(x: float) -> str:
-    """A cosine with five decimals; close to 1 in the form "1-2.3e-06"."""
+    """A cosine with five decimals; close to 1 in the form "1 − 2.3e-06", with spaces that do not break."""
     if not isfinite(x):
         return "-"
     if x >= 1:
         return "1"
-    return f"1-{1 - x:.1e}" if x > 0.99995 else f"{x:.5f}"
+    return f"1\u00a0−\u00a0{1 - x:.1e}" if x > 0.99995 else f"{x:.5f}"
 
 
 def small(x: float) -> str:

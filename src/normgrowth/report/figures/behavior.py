@@ -1,11 +1,12 @@
 """Figure of behavior: agreement, accuracy and loss of a language model against c, and in the limit."""
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
-from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, drawing, label
+from normgrowth.report.figures.style import BLUE, GRAY, INK, ORANGE, drawing, label
 from normgrowth.report.sentences.behavior import by_run
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARES = (("agreement", "same top token as soft", BLUE), ("accuracy", "accuracy", ORANGE))
-LIMIT = 10.0  # the saturated network is drawn at the last c times this factor
+LIMIT = 6.0  # the saturated network is drawn behind a break, at the last c times this factor
+WIDE = 50.0  # losses that span more than this factor get a logarithmic axis
 
 
 @drawing("Predictions as the weights grow")
@@ -36,11 +38,36 @@ def predictions(result: Behavior) -> "Figure | None":
         left.set_ylim(0, 1.02)
         left.set_ylabel("share of the tokens")
         right.set_ylabel("loss (nats)")
-        left.legend(fontsize=7)
-        for ax in (left, right):
-            ax.set_xscale("log")
-            ax.set_xlabel("scale c of the weights (last: saturated)")
+        left.legend(fontsize=7, frameon=True, facecolor="white", edgecolor="none", framealpha=1)
+        losses = [one.loss.value for one in networks if one.loss and isfinite(one.loss.value)]
+        if losses and min(losses) > 0 and max(losses) > WIDE * min(losses):
+            right.set_yscale("log")
+        _scale_axis(left, networks, "agreement")
+        _scale_axis(right, networks, "loss")
     return figure
+
+
+def _scale_axis(ax: "Axes", networks: list[NetworkBehavior], quantity: str) -> None:
+    """A logarithmic axis of c; a break and a label of its own for the saturated network, if it has the quantity."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    ax.set_xscale("log")
+    ax.set_xlabel("scale c of the weights")
+    last = max((one.c for one in networks if one.c), default=1.0)
+    powers = np.arange(int(np.floor(np.log10(last))) + 1)
+    ticks = [10.0**power for power in powers[:: -(-len(powers) // 5)]]
+    names = [f"$10^{{{np.log10(tick):.0f}}}$" if tick > 1000 else f"{tick:g}" for tick in ticks]
+    saturated = any(one.network == "saturated" and getattr(one, quantity) for one in networks)
+    ax.set_xticks(
+        [*ticks, *([LIMIT * last] if saturated else [])], [*names, *(["saturated"] if saturated else [])]
+    )
+    ax.xaxis.set_minor_locator(FixedLocator([]))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlim(0.8, 1.8 * (LIMIT * last if saturated else last))
+    if saturated:
+        ax.axvline(np.sqrt(LIMIT) * last, color=GRAY, linewidth=0.8, linestyle=(0, (2, 2)))
+        marks = {"color": INK, "fontsize": 9, "ha": "center", "va": "center"}
+        ax.text(np.sqrt(LIMIT) * last, 0, "//", transform=ax.get_xaxis_transform(), **marks)
 
 
 def _draw(ax: "Axes", networks: list[NetworkBehavior], quantity: str, name: str, color: str) -> None:

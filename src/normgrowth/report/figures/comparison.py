@@ -6,7 +6,7 @@ import numpy as np
 
 from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
-from normgrowth.report.difference_grid import IDENTICAL, TITLES, difference_grid
+from normgrowth.report.difference_grid import FULL, IDENTICAL, TITLES, difference_grid
 from normgrowth.report.figures.style import GRAY, INK, drawing, label, line, step_axis
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
         return None
     figure = Figure(figsize=(7.2, 1.4 + 0.14 * len(grid.names)))
     ax = figure.subplots()
-    shown = np.log10(np.maximum(grid.values, IDENTICAL))
-    image = ax.imshow(shown, aspect="auto", cmap="magma", vmin=-12, vmax=0, interpolation="nearest")
+    shown = np.where(np.isnan(grid.values), np.nan, grid.over_floor)
+    look = {"cmap": "RdBu_r", "vmin": -FULL, "vmax": FULL, "interpolation": "nearest"}
+    image = ax.imshow(shown, aspect="auto", **look)
     for parting in result.partings:
         if parting.stage == grid.stage and parting.name in grid.names:
             column = int(np.searchsorted(grid.steps, parting.step))
@@ -38,7 +39,7 @@ def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
                 "o",
                 markersize=7,
                 markerfacecolor="none",
-                markeredgecolor="white",
+                markeredgecolor=INK,
             )
     ax.set_yticks(range(len(grid.names)), [label(name) for name in grid.names], parse_math=False)
     ax.tick_params(axis="y", labelsize=6, length=0)
@@ -49,7 +50,8 @@ def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
     ax.set_xlabel("training step")
     ax.set_title(f"relative difference of the {TITLES[grid.stage]}")
     bar = figure.colorbar(image, ax=ax, pad=0.02)
-    bar.set_ticks([-12, -9, -6, -3, 0], labels=["1e-12", "1e-9", "1e-6", "1e-3", "1"])
+    bar.set_ticks([-3, -2, -1, 0, 1, 2, 3], labels=["≤ 0.001", "0.01", "0.1", "1", "10", "100", "≥ 1,000"])
+    bar.set_label("difference / noise floor\n(red: more than rounding explains)")
     return figure
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 RED = "#d55e00"
-UP_TO = 300  # the largest c of the upper panel, if all cosines beyond it are close to 1
 TITLES = {
     "paper_pre_norm": "paper's pre-norm x + LN(f(x))",
     "usual_pre_norm": "usual pre-norm x + f(LN(x))",
@@ -53,8 +52,6 @@ def curves(result: Scaling, published: Scaling | None = None) -> "Figure":
         top.set_title(TITLES.get(kind, label(kind)), parse_math=False)
         top.set_xscale("log")
         top.set_xlabel("scale c of the weights")
-        if all((group.mean(quantity)[group.scales >= UP_TO] > 0.99).all() for group in own):
-            top.set_xlim(0.9, min(UP_TO, float(own[0].scales[-1])))
         top.axhline(1, color=GRAY, linewidth=0.6, zorder=0)
         bottom.set_xscale("log")
         bottom.set_yscale("log")

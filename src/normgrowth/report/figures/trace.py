@@ -30,7 +30,7 @@ from normgrowth.report.figures.style import (
 )
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import number, times
-from normgrowth.report.sentences.trace import model_title
+from normgrowth.report.sentences.trace import model_title, role_name
 from normgrowth.trace.result import MATRICES, Trace
 
 if TYPE_CHECKING:
@@ -151,8 +151,10 @@ def figure_roles(trace: Trace) -> "Figure | None":
         member = families.setdefault(family, 0)
         families[family] += 1
         color = FAMILIES[list(families).index(family) % len(FAMILIES)]
-        line(ax, norm.steps, factor, color=color, linestyle=DASHES[member % len(DASHES)], label=name)
-        ends.append((float(factor[np.isfinite(factor)][-1]), name, color))
+        line(
+            ax, norm.steps, factor, color=color, linestyle=DASHES[member % len(DASHES)], label=role_name(name)
+        )
+        ends.append((float(factor[np.isfinite(factor)][-1]), role_name(name), color))
     steps, model = grids.model("norm")
     if len(steps) > 1 and steps[0] == norm.steps[0] and model[0] > 0:
         line(ax, steps, model / model[0], color=INK, linewidth=2.0, label="model")

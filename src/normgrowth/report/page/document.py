@@ -36,14 +36,18 @@ def write_page(
     sections: Sequence[Section],
     *,
     summary: Sequence[str] = (),
+    table: Table | None = None,
+    notes: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     runs: Sequence[str] = (),
 ) -> Path:
-    """Write the page. summary: sentences at the top. facts: versions and settings. runs: labels of overlaid runs."""
+    """Write the page. summary, table, notes: sentences, a table and small print at the top.
+    facts: versions and settings. runs: labels of overlaid runs."""
     path = Path(path)
     refuse_foreign(path, GENERATOR.encode())
     for points in (POINTS, POINTS // 4, POINTS // 16):
-        made = page(title, sections, summary=summary, facts=facts, runs=runs, points=points).encode()
+        top = {"summary": summary, "table": table, "notes": notes}
+        made = page(title, sections, **top, facts=facts, runs=runs, points=points).encode()
         if len(made) <= LARGEST:
             break
     else:
@@ -62,6 +66,8 @@ def page(
     sections: Sequence[Section],
     *,
     summary: Sequence[str] = (),
+    table: Table | None = None,
+    notes: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     runs: Sequence[str] = (),
     points: int = POINTS,
@@ -89,9 +95,11 @@ def page(
     top = [
         '<a class="skip" href="#main">Skip to content</a><header>',
         f'<div class="top"><h1>{text(title)}</h1>',
-        '<button id="theme" type="button" aria-pressed="false" hidden>dark</button></div>',
+        '<button id="theme" type="button" aria-pressed="false" hidden>Dark theme</button></div>',
         f'<nav aria-label="sections">{nav}</nav></header>',
         '<div id="choices" role="group" aria-label="for all charts"></div><main id="main">',
+        _table(table) if table else "",
+        "".join(f'<p class="note">{text(note)}</p>' for note in notes),
         "".join(f"<p>{text(sentence)}</p>" for sentence in summary),
     ]
     body = [_section(section) for section in sections]

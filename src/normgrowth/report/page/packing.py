@@ -35,6 +35,7 @@ class PackedCurve:
     shown: bool
     provenance: Provenance
     said: list[str] | None  # the tooltip of each point
+    note: str
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def _curve(curve: ChartCurve, arrays: Arrays, most: int, *, spikes: bool) -> Pac
         shown=curve.shown,
         provenance=curve.provenance,
         said=[visible(curve.said[i]) for i in kept] if curve.said else None,
+        note=visible(curve.note),
     )
 
 

@@ -4,8 +4,11 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const decoded = new Map();
-  const HUES = { light: ["#0072b2", "#d55e00", "#009e73", "#7b3294", "#a07800", "#56b4e9"],
-                 dark: ["#56b4e9", "#e69f00", "#2dc59a", "#cc9fe0", "#f0e442", "#8fb3ff"] };
+  const HUES = { light: ["#0072b2", "#d55e00", "#009e73", "#7b3294", "#a07800", "#56b4e9", "#c2447e", "#4d4d4d",
+                         "#7a4a21", "#5f9200"],
+                 dark: ["#56b4e9", "#e69f00", "#2dc59a", "#cc9fe0", "#f0e442", "#8fb3ff", "#ff8fbf", "#c4c4c4",
+                        "#d9a066", "#b5e03a"] };
+  const SVG = "http://www.w3.org/2000/svg";
   const KINDS = ["#0072b2", "#009e73", "#d55e00", "#f0e442", "#b8b8b8"];
   const DASHES = [[], [6, 4], [2, 3], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2]];
   const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129],
@@ -20,6 +23,20 @@
       decoded.set(place, new (kind === "f8" ? Float64Array : Float32Array)(bytes.buffer));
     }
     return decoded.get(place);
+  }
+
+  // The line of a curve as the chart draws it: its color, its dashes, a dot for points.
+  function swatch(curve, place) {
+    const svg = document.createElementNS(SVG, "svg");
+    const shape = document.createElementNS(SVG, curve.dots ? "circle" : "line");
+    const look = curve.dots ? { cx: 17, cy: 5, r: 3 }
+      : { x1: 1, x2: 33, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": DASHES[curve.dash % DASHES.length] };
+    for (const [name, value] of Object.entries(look)) shape.setAttribute(name, value);
+    svg.setAttribute("class", "line");
+    svg.setAttribute("aria-hidden", "true");
+    svg.dataset.curve = place;
+    svg.append(shape);
+    return svg;
   }
 
   function element(tag, properties = {}, ...children) {
@@ -59,10 +76,26 @@
   }
 
   // --- one chart -------------------------------------------------------------------------------------------------
+  // The indices of at most so many labels: of steps those at multiples of a round number, else evenly spaced ones.
+  function places(ticks, most) {
+    const all = ticks.map((_, i) => i), numbers = ticks.map((tick) => Number(tick.replaceAll(",", "")));
+    if (ticks.length <= most) return all;
+    const last = numbers.at(-1), growing = numbers.every((v, i) => Number.isInteger(v) && (!i || v > numbers[i - 1]));
+    if (growing && last > 0) {
+      const decade = 10 ** Math.floor(Math.log10(last / most));
+      for (const unit of [1, 2, 5, 10, 20].map((v) => v * decade)) {
+        const round = all.filter((i) => numbers[i] % unit === 0);
+        if (unit >= 1 && round.length >= 3 && round.length <= most) return round;
+      }
+    }
+    return all.filter((i) => i % Math.ceil(ticks.length / most) === 0);
+  }
+
   class Chart {
     constructor(id, spec, figure) {
       this.id = id; this.spec = spec; this.figure = figure;
       this.plot = figure.querySelector(".plot");
+      if (spec.kind === "map") this.plot.style.height = `${this.height()}px`;
       this.log = spec.y.log;
       this.shown = spec.curves.map((curve) => curve.shown);
       this.renderers = []; this.seen = false;
@@ -79,6 +112,7 @@
 
     controls() {
       const bar = element("div", { className: "controls" });
+      this.key();
       if (this.spec.kind === "chart") {
         const box = element("input", { type: "checkbox", checked: this.log });
         box.addEventListener("change", () => { this.log = box.checked; this.draw(); });
@@ -88,12 +122,25 @@
       this.figure.append(bar);
       if (this.spec.kinds?.length) {
         const kinds = this.spec.kinds.map((kind, i) => {
-          const swatch = element("span", { className: "swatch" });
-          swatch.style.background = KINDS[i];
-          return element("span", {}, swatch, ` ${kind} `);
+          const square = element("span", { className: "swatch" });
+          square.style.background = KINDS[i];
+          return element("span", {}, square, ` ${kind} `);
         });
         this.figure.append(element("p", { className: "kinds" }, ...kinds));
       }
+    }
+
+    // The curves that matter most, named above the chart.
+    key() {
+      const named = this.spec.curves.map((curve, i) => [curve, i]).filter(([curve]) => curve.note);
+      if (!named.length) return;
+      this.plot.before(element("p", { className: "key" }, ...named.map(([curve, i]) =>
+        element("span", {}, swatch(curve, i), " ", element("b", { textContent: curve.label }), ` ${curve.note}`))));
+    }
+
+    // A map is as high as its rows need, so that each has its label.
+    height() {
+      return this.spec.kind === "map" ? Math.max(380, 90 + 15 * this.spec.y.ticks.length) : 330;
     }
 
     legend() {
@@ -101,10 +148,8 @@
       this.boxes = curves.map((curve, i) => {
         const box = element("input", { type: "checkbox", checked: this.shown[i] });
         box.addEventListener("change", () => this.choose([i], box.checked));
-        const swatch = element("span", { className: "swatch" });
-        swatch.dataset.curve = i;
         const words = curve.provenance === "measured" ? curve.label : `${curve.label} (${curve.provenance})`;
-        list.append(element("li", {}, element("label", {}, box, " ", swatch, " ", words)));
+        list.append(element("li", {}, element("label", {}, box, " ", swatch(curve, i), " ", words)));
         return box;
       });
       this.list = list;
@@ -147,10 +192,8 @@
         this.hover.renderers = this.renderers.flat();
       }
       this.plot.dataset.visible = this.spec.curves.filter((_, i) => this.visible(i)).length;
-      this.list?.querySelectorAll(".swatch").forEach((one) => {
-        const curve = this.spec.curves[one.dataset.curve];
-        one.style.background = color(curve);
-        one.classList.toggle("dashed", curve.dash > 0);
+      this.figure.querySelectorAll("svg.line").forEach((one) => {
+        one.style.color = color(this.spec.curves[one.dataset.curve]);
       });
     }
 
@@ -175,7 +218,7 @@
     draw() {
       if (!this.seen) return;
       const { x, y } = this.spec, along = this.along();
-      const options = { height: this.spec.kind === "map" ? 380 : 330, sizing_mode: "stretch_width",
+      const options = { height: this.height(), sizing_mode: "stretch_width",
                         x_axis_type: along === "log" ? "log" : "linear", y_axis_type: this.log ? "log" : "linear",
                         tools: "pan,box_zoom,wheel_zoom,zoom_in,zoom_out,save,reset", toolbar_location: "above" };
       this.model = Bokeh.Plotting.figure(options);
@@ -225,9 +268,8 @@
           axis_line_color: ink, major_tick_line_color: ink, minor_tick_line_color: null,
           axis_label_text_font_style: "normal" });
         if (spec.ticks.length) {
-          const every = Math.ceil(spec.ticks.length / (axis === below ? Math.max(3, this.plot.clientWidth / 70) : 16));
-          const places = spec.ticks.map((_, i) => i).filter((i) => i % every === 0);
-          axis.ticker = new Bokeh.FixedTicker({ ticks: places });
+          const most = axis === below ? Math.max(3, this.plot.clientWidth / 70) : spec.ticks.length;
+          axis.ticker = new Bokeh.FixedTicker({ ticks: places(spec.ticks, most) });
           axis.formatter.doFormat = (ticks) => ticks.map((t) => spec.ticks[t] ?? "");
         } else if (axis === below && along !== "log") {
           const short = (v) => (Math.abs(v) >= 1e6 ? `${+(v / 1e6).toPrecision(6)}M`
@@ -235,6 +277,8 @@
           axis.formatter.doFormat = (ticks) => ticks.map((t) => short(along === "root" ? t * t : t));
         }
       }
+      // With its default mantissas (1 and 5) the ticker leaves less than a decade with one or two ticks.
+      if (this.log) left.ticker = new Bokeh.LogTicker({ mantissas: [1, 2, 5], desired_num_ticks: 8 });
       for (const grid of [plot.xgrid, plot.ygrid]) grid.grid_line_color = faint;
     }
 

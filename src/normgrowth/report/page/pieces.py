@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +22,10 @@ class ChartAxis:
 
 @dataclass(frozen=True)
 class ChartCurve:
-    """A curve of a chart. color: the index of its run. shade: of its layer, from 0 for the first to 1 for the last."""
+    """A curve of a chart.
+
+    color: the index of its run or role. shade: of its layer, from 0 for the first to 1 for the last.
+    """
 
     label: str
     x: Any
@@ -35,6 +38,7 @@ class ChartCurve:
     shown: bool = True  # initially; the reader can switch
     provenance: Provenance = "measured"
     said: Sequence[str] = ()  # the tooltip of each point (default: its coordinates)
+    note: str = ""  # why the curve is named above the chart, such as "grew most, ×1.04"
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,21 @@ class Section:
     sentences: Sequence[str] = ()
     items: Sequence[Chart | Map | Table | Picture] = ()
     notes: Sequence[str] = field(default=())
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """A row of the table at the top of the page. kind: the command that made the result. found: its main number."""
+
+    result: str
+    kind: str
+    steps: str = ""
+    norm: str = ""
+    factor: float = nan
+    by_steps: float = nan  # share of the growth
+    most: str = ""
+    law: str = ""
+    found: str = ""
 
 
 STEPS = ChartAxis("training step", steps=True)

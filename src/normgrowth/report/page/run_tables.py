@@ -12,6 +12,7 @@ from normgrowth.report.numbers import cosine, number, percent, signed, small, ti
 from normgrowth.report.page.content import ShownRun
 from normgrowth.report.page.pieces import Column, Table, column, words
 from normgrowth.report.sentences.fits import PAPER_LAW
+from normgrowth.report.sentences.trace import role_name
 from normgrowth.text import visible
 
 MOST_TENSORS = 1500  # rows and curves of all runs together; the tensors that changed most are kept
@@ -108,7 +109,7 @@ def tensor_table(run: ShownRun, runs: int) -> Table | None:
     roles = dict(zip(norms["name"].to_pylist(), norms["role"].to_pylist(), strict=True))
     columns = [
         words("tensor", [grid.names[i] for i in order]),
-        words("role", [roles.get(grid.names[i]) or "" for i in order]),
+        words("role", [role_name(roles.get(grid.names[i]) or "") for i in order]),
         column("norm at first", [float(grid.values[0, i]) for i in order], number),
         column("norm at last", [float(grid.values[-1, i]) for i in order], number),
         column("factor", [float(factor[i]) for i in order], times),

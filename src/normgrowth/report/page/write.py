@@ -7,22 +7,22 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.measurements import is_named
-from normgrowth.paper.reproduction import Reproduction
 from normgrowth.report.page.collect import Given, collect
 from normgrowth.report.page.content import Content, content_of
 from normgrowth.report.page.document import write_page
 from normgrowth.report.page.page_file import Page
 from normgrowth.report.page.pieces import Section
-from normgrowth.report.renderers import view
+from normgrowth.report.page.summary import (
+    ORDER,
+    parameter_notes,
+    section_file,
+    summary_sentences,
+    summary_table,
+)
 from normgrowth.results import Provenance, Result, to_plain
 from normgrowth.workspace import refuse_other_origin
 
 PAGE = "report.html"
-# The order of the sections; each kind of result has its file in `report.page.sections`.
-ORDER = (
-    *("reproduction", "trace", "fits", "dynamics", "comparison", "run", "saturation", "heads"),
-    *("degrees", "scaling", "behavior", "sweep", "parameters", "findings"),
-)
 
 
 def write_results(
@@ -57,28 +57,16 @@ def write_content(content: Content, path: Path, *, title: str, facts: Mapping[st
         path,
         title,
         sections,
-        summary=summary(content),
+        summary=summary_sentences(content),
+        table=summary_table(content),
+        notes=parameter_notes(content),
         facts={**facts, "records": fields},
         runs=[run.label for run in content.runs],
     )
 
 
 def sections_of(content: Content) -> list[Section]:
-    return [section for kind in ORDER for section in _view(kind).sections(content)]
-
-
-def summary(content: Content) -> list[str]:
-    """The sentences at the top of the page. The stages of a reproduction add none: its own summary covers them."""
-    kinds = ("reproduction", "findings") if content.of(Reproduction) else ORDER
-    return [
-        text for kind in kinds if hasattr(_view(kind), "summary") for text in _view(kind).summary(content)
-    ]
-
-
-def _view(kind: str) -> Any:
-    module = view("page.sections", kind)
-    assert module is not None, f"report/page/sections/{kind}.py is missing"
-    return module
+    return [section for kind in ORDER for section in section_file(kind).sections(content)]
 
 
 def _default(given: Sequence[Given]) -> Path:

@@ -7,6 +7,7 @@ import numpy as np
 from normgrowth.dynamics.observed.direction import Direction
 from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.result import Dynamics, ModelFit
+from normgrowth.report.numbers import times
 from normgrowth.report.sentences.trace import growth_terms
 
 
@@ -39,8 +40,10 @@ def _models(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> list[str]:
     wide = f" ({misaligned.kappa_low:.3g} to {misaligned.kappa_high:.3g})" if known_interval else ""
     if d.checkpoint_gap[1] > 1:
         said = [
-            f"κ in ‖δ‖ = κη‖θ‖ of one step is {misaligned.kappa:.3g}{wide} if steps are independent (squares add), and "
-            f"at least {aligned.kappa:.3g} in any case (lengths add)."
+            f"κ, squares add: if the steps between checkpoints are independent, κ in ‖δ‖ = κη‖θ‖ of one step is "
+            f"{misaligned.kappa:.3g}{wide}, from all intervals together.",
+            f"κ, lengths add: if they are parallel, κ is {aligned.kappa:.3g}. This is a lower bound of the mean κ over "
+            "all intervals; the table has a bound for each interval, which may be lower.",
         ]
     else:
         said = [f"κ in ‖δ‖ = κη‖θ‖: {misaligned.kappa:.3g}{wide}."]
@@ -182,8 +185,8 @@ def uniformity(found: Uniformity) -> str:
         return f"There are too few {found.level}s or checkpoints to compare their growth."
     low, high = (end(good, key=lambda i: found.factor[i]) for end in (min, max))
     return (
-        f"{found.level.capitalize()}s grew by ×{found.factor[low]:.3g} ({found.names[low]}) to "
-        f"×{found.factor[high]:.3g} ({found.names[high]}), a ratio of {found.spread:.3g}; "
+        f"{found.level.capitalize()}s grew by ×{times(found.factor[low])} ({found.names[low]}) to "
+        f"×{times(found.factor[high])} ({found.names[high]}), a ratio of {found.spread:.3g}; "
         f"{100 * found.moved:.2g} % of ‖θ‖² moved between {found.level}s."
     )
 

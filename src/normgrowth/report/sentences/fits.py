@@ -23,7 +23,8 @@ def notes(fit: SeriesFit) -> list[str]:
 
 def _evidence(fit: SeriesFit) -> str:
     best = fit.best
-    text = f"{_name(best)} has the most evidence: weight {best.weight:.2f}, r² = {r2(best.r2)}"
+    name = _name(best)
+    text = f"{name[0].upper()}{name[1:]} has the most evidence: weight {best.weight:.2f}, r² = {r2(best.r2)}"
     others = [law for law in fit.values() if law is not best and isfinite(law.delta_effective)]
     if not others:
         return f"{text}."
@@ -79,7 +80,7 @@ def _exponents(fit: SeriesFit) -> str:
 
 
 def _name(law: LawFit) -> str:
-    return f"the paper's law {law.formula}" if law.law == PAPER_LAW else f"{law.law}, {law.formula},"
+    return f"the paper's law {law.formula}" if law.law == PAPER_LAW else f"the law {law.law} ({law.formula})"
 
 
 def _strength(delta: float) -> str:

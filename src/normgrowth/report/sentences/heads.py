@@ -42,14 +42,8 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
             counts = Counter(kinds)
             words = [f"{counts[kind]} {kind}" for kind in KINDS if counts[kind]]
             found.append(f"Kinds of the {total} heads {where}: {', '.join(words)}.")
-    attended, spread = heads.of("attended"), heads.of("attended_spread")
-    if np.isfinite(attended).all():
-        one, every = int((spread <= 1e-9).sum()), int((spread >= 1 - 1e-9).sum())
-        rest = f", {every} to all visible positions" if every else ""
-        found.append(
-            f"In the saturated network {one} of {total} heads always attend to exactly one position{rest}. "
-            f"A query sees {few(heads.model.get('visible', nan))} positions on average."
-        )
+    if attended := attended_sentence(heads):
+        found.append(attended)
     away, seen = (heads.model.get(name, nan) for name in ("attended_distance", "visible_distance"))
     if isfinite(away) and isfinite(seen):
         found.append(
@@ -67,6 +61,19 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
             "No scaling of its scores makes the median head hard: more than one query in ten has a tie."
         )
     return found
+
+
+def attended_sentence(heads: HeadTable) -> str:
+    """How many heads attend to one position in the limit; "" if this was not measured."""
+    attended, spread = heads.of("attended"), heads.of("attended_spread")
+    if not np.isfinite(attended).all():
+        return ""
+    one, every = int((spread <= 1e-9).sum()), int((spread >= 1 - 1e-9).sum())
+    rest = f", {every} to all visible positions" if every else ""
+    return (
+        f"In the saturated network {one} of {len(heads.names)} heads always attend to exactly one position{rest}. "
+        f"A query sees {few(heads.model.get('visible', nan))} positions on average."
+    )
 
 
 def few(x: float) -> str:

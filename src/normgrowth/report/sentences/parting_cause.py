@@ -205,6 +205,22 @@ CAUSES = {
 }
 
 
+SHORT = {
+    "earlier": "weights differ at the first common step",
+    "between": "cause between two compared steps",
+    "nonfinite": "NaN or infinite weights",
+    "outside": "weights change outside of optimizer.step()",
+    "gradient_factor": "gradients differ by a factor",
+    "still": "some tensors do not move",
+    "part": "gradients of some tensors",
+}
+
+
+def short_cause(one: Diagnosis) -> str:
+    """The step and the cause in a few words."""
+    return f"diverge at step {one.step:,}: {SHORT.get(one.cause) or one.cause.replace('_', ' ')}"
+
+
 def _share(one: Diagnosis) -> str:
     return f"{len(one.tensors)} of {one.of} tensors"
 

@@ -1,7 +1,7 @@
 """What levels of saturation show, in sentences; and norm and saturation over training."""
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, isfinite, nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 EXCESS = (
     "Only the excess over the cosine to other tokens indicates saturation; the rest is shared by all states."
 )
+ERRORS = "±: standard error over sentences; for random baselines, standard deviation over seeds."
 SHARED = 0.3  # a cosine to other tokens' states above which a sentence warns
 
 
@@ -28,6 +29,13 @@ def method_name(c: float | None) -> str:
 
 def layer_name(layer: int) -> str:
     return "embeddings" if layer == EMBEDDINGS else str(layer)
+
+
+def level(value: float, error: float = nan) -> str:
+    """A saturation with its error, if known: "0.476 ± 0.012"."""
+    if not isfinite(value):
+        return "NaN"
+    return f"{value:.3f} ± {error:.3f}" if isfinite(error) else f"{value:.3f}"
 
 
 def text_sentence(text: TextInfo) -> str:

@@ -19,6 +19,11 @@ def model_title(selection: Selection | None) -> str:
     return "whole model" if said == "all" else f"model ({said})" if said else "model"
 
 
+def role_name(role: str) -> str:
+    """The name of a role in tables and figures. The role "norm", of gains and biases of layer norms, is no norm."""
+    return "norm layers" if role == "norm" else role
+
+
 def _count(x: float) -> str:
     for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
         if x >= size:
@@ -30,7 +35,7 @@ def sentences(given: "Records | Trace | Grids") -> list[str]:
     """At most six sentences on a trace, the most important first."""
     grids = given if isinstance(given, Grids) else Grids(given)
     makers = (
-        _nonfinite,
+        nonfinite_sentence,
         matrices_sentence,
         growth_sentence,
         layer_sentence,
@@ -86,30 +91,24 @@ def growth_sentence(grids: Grids) -> str:
 
 
 def layer_sentence(grids: Grids) -> str:
-    names = grids.of("layer", "norm").names
-    if not grids.steps or len(names) < 2:
+    if (ends := grids.extreme_layers()) is None:
         return ""
-    last = grids.steps[-1]
     grown = len(grids.steps) > 1
     show: Callable[[float], str] = (lambda x: f"×{times(x)}") if grown else number
-    score = {
-        n: grids.factor("layer", n, last) if grown else grids.value("layer", n, "norm", last) for n in names
-    }
-    ranked = sorted((name for name in names if isfinite(score[name])), key=lambda name: -score[name])
-    if len(ranked) < 2 or score[ranked[0]] == score[ranked[-1]]:
-        return ""
-    top, bottom = ranked[0], ranked[-1]
+    (_, most), (_, least) = ends
     if not grown:
         verbs = "has the largest norm", "the smallest"
-    elif score[bottom] >= 1:
+    elif least >= 1:
         verbs = "grew most", "least"
     else:
-        verbs = ("grew most", "shrank most") if score[top] > 1 else ("shrank least", "most")
+        verbs = ("grew most", "shrank most") if most > 1 else ("shrank least", "most")
     said = [
-        f"{visible(name)} {verb} ({show(score[name])})"
-        for name, verb in zip((top, bottom), verbs, strict=True)
+        f"{visible(name)} {verb} ({show(value)})" for (name, value), verb in zip(ends, verbs, strict=True)
     ]
-    return f"Of {len(ranked)} layers, {said[0]} and {said[1]}."
+    count = sum(
+        isfinite(grids.factor("layer", name, grids.steps[-1])) for name in grids.of("layer", "norm").names
+    )
+    return f"Of {count} layers, {said[0]} and {said[1]}."
 
 
 def _direction(grids: Grids) -> str:
@@ -160,7 +159,7 @@ def growth_terms(total: float, steps: float, aligned: float) -> str:
     return f"changed by {signed(total)}: {terms}"
 
 
-def _nonfinite(grids: Grids) -> str:
+def nonfinite_sentence(grids: Grids) -> str:
     steps, count = grids.model("nonfinite")
     bad = count > 0
     if not bad.any():

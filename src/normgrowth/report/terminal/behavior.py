@@ -46,5 +46,5 @@ def show(result: Behavior, console: "Console") -> None:
 def _nats(estimate: Estimate | None) -> str:
     if estimate is None or not isfinite(estimate.value):
         return "-"
-    ends = f" [{estimate.low:.2f}, {estimate.high:.2f}]" if isfinite(estimate.low) else ""
-    return f"{estimate.value:.2f}{ends}"
+    ends = f" [{estimate.low:.4g}, {estimate.high:.4g}]" if isfinite(estimate.low) else ""
+    return f"{estimate.value:.4g}{ends}"

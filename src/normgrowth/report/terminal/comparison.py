@@ -10,6 +10,7 @@ from normgrowth.report.numbers import cosine, number, percent, small, times
 from normgrowth.report.sentences.comparison import sentences, verdict
 from normgrowth.report.terminal.console import Cells, layer_cells, say, say_counted, say_remarks
 from normgrowth.report.terminal.console import show as show_table
+from normgrowth.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,7 @@ def show(comparison: Comparison, console: "Console") -> None:
     for sentence in said[1:]:
         say(console, sentence)
     if comparison.partings:
-        show_table(console, _partings(comparison))
+        show_table(console, _partings(comparison, max(16, int(0.4 * console.width))))
     room = max(8, min(MOST_COLUMNS, console.width - WIDEST_NAME - 2))
     grid = difference_grid(comparison, most_rows=MOST_ROWS, most_columns=room)
     for text in [] if grid is None or not comparison.parted else _heat_map(grid):
@@ -55,13 +56,13 @@ def show(comparison: Comparison, console: "Console") -> None:
     say_remarks(console, comparison)
 
 
-def _partings(comparison: Comparison) -> list[Cells]:
-    """The first difference of each stage."""
+def _partings(comparison: Comparison, room: int) -> list[Cells]:
+    """The first difference of each stage. room: for names of tensors."""
     found = comparison.partings
     return [
         Cells("first difference of", [TITLES[one.stage] for one in found], right=False),
         Cells("step", [f"{one.step:,}" for one in found]),
-        Cells("most in", [one.name for one in found], right=False, widest=0.3),
+        Cells("most in", [_middle(one.name, room) for one in found], right=False, widest=0.4),
         Cells("a", [number(nan if one.a is None else one.a) for one in found], 2),
         Cells("b", [number(nan if one.b is None else one.b) for one in found], 2),
         Cells("relative\ndifference", [f"{one.difference:.1e}" for one in found]),
@@ -95,6 +96,12 @@ def _sign(log_ratio: float) -> str:
     if log_ratio <= 0:
         return ROUNDING
     return SLIGHT if log_ratio <= 1 else CLEAR if log_ratio <= 3 else GROSS
+
+
+def _middle(name: str, room: int) -> str:
+    """A long name without its middle."""
+    name = visible(name)
+    return name if len(name) <= room else f"{name[: room // 2]}…{name[len(name) - (room - 1 - room // 2) :]}"
 
 
 def _cut(name: str, width: int) -> str:

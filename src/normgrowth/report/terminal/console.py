@@ -86,9 +86,20 @@ def say_remarks(console: "Console", result: Result) -> None:
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
     """Print the columns that fit, and the titles of those that do not."""
     table, dropped = fitted(console, columns, last_bold)
-    console.print(table)
+    print_table(console, table)
     if dropped:
         say(console, f"Hidden columns (--wide shows them): {'; '.join(dropped)}.", "dim")
+
+
+def print_table(console: "Console", table: "Table") -> None:
+    """Print a table. Captured output has no spaces at the ends of lines."""
+    if console.is_terminal or console.record:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    console.out("\n".join(line.rstrip() for line in lines), highlight=False)
 
 
 def fitted(
@@ -103,7 +114,7 @@ def fitted(
         table = _table(console, kept, last_bold)
         if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
             break
-        dropped += [" ".join(column.title.split()) for column in kept if column.rank == rank]
+        dropped += [one_line(column.title) for column in kept if column.rank == rank]
         kept = [column for column in kept if column.rank < rank]
     return _table(console, kept, last_bold), dropped
 
@@ -128,6 +139,11 @@ def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Ta
             table.add_section()
         table.add_row(*(literal(console, cell) for cell in row), style="bold" if bold else None)
     return table
+
+
+def one_line(title: str) -> str:
+    """The title of a column on one line; a word that is broken after its hyphen is joined."""
+    return " ".join(title.replace("-\n", "-").split())
 
 
 def _bottom(title: str, lines: int) -> list[str]:

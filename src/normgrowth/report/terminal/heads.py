@@ -38,14 +38,14 @@ def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
     for kind in KINDS if any(heads.kinds) else ():
         columns.append(Cells(_broken(kind), _counts(heads, heads.kinds, kind)))
     columns += [
-        column("attended,\nsaturated", "attended", few, 1),
+        column("attended\nin limit", "attended", few, 1),
         column("of the\nvisible", "attended_share", percent, 2),
         column("entropy\n/ log n", "entropy_share", percent, 3),
         column("effective\ne^H", "effective", few, 6),
         column("first\ntoken", "first_share", percent, 4),
         column("previous\ntoken", "previous_share", percent, 5),
         column("distance", "distance", few, 7),
-        column("distance,\nsaturated", "attended_distance", few, 5),
+        column("distance\nin limit", "attended_distance", few, 5),
         column("largest\nlogit", "largest_logit", few, 8),
         column("gap", "gap", few, 8),
         column("scale to\nbe hard", "hard_scale", factor, 5),

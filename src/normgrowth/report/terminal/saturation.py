@@ -1,6 +1,5 @@
 """The table of saturation: by layer, with a column for each model and c; for a series, by step."""
 
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,10 +8,12 @@ from numpy.typing import NDArray
 from normgrowth.network.saturation.saturation import EMBEDDINGS, Saturation
 from normgrowth.report.numbers import number
 from normgrowth.report.sentences.saturation import (
+    ERRORS,
     EXCESS,
     Profile,
     checked_curves,
     layer_name,
+    level,
     method_name,
     sentences,
     text_sentence,
@@ -46,26 +47,20 @@ def _show_models(result: Saturation, console: "Console") -> None:
     roomy = 20 + 18 * len(drawn) <= console.width
     for line in drawn:
         at = dict(zip(line.layers, zip(line.values, line.errors, strict=True), strict=True))
-        cells = [_level(*at[layer], roomy) if layer in at else "-" for layer in depth]
+        cells = [level(*(at[layer] if roomy else at[layer][:1])) if layer in at else "-" for layer in depth]
         title = f"{visible(line.run)}\n{method_name(line.c)}{f'{chr(10)}random baseline' if line.baseline else ''}"
         rank = line.baseline + 2 * (line.c != drawn[0].c)  # the models at the first c are never hidden
-        columns.append(Cells(title, [*cells, _level(line.mean, np.nan, roomy)], rank))
+        columns.append(Cells(title, [*cells, level(line.mean)], rank))
         if np.isfinite(line.others).any() and line.c == drawn[0].c:
             other = dict(zip(line.layers, line.others, strict=True))
             mean = float(np.mean([value for layer, value in other.items() if layer != EMBEDDINGS]))
-            cells = [_level(other[layer], np.nan, False) if layer in other else "-" for layer in depth]
-            columns.append(
-                Cells("to other\ntokens", [*cells, _level(mean, np.nan, False)], 4 + line.baseline)
-            )
+            cells = [level(other[layer]) if layer in other else "-" for layer in depth]
+            columns.append(Cells("to other\ntokens", [*cells, level(mean)], 4 + line.baseline))
     show_columns(console, columns, last_bold=True)
     if any(np.isfinite(line.others).any() for line in drawn):
         say(console, EXCESS, "dim")
     if roomy:
-        say(
-            console,
-            "±: standard error over sentences; for random baselines, standard deviation over seeds.",
-            "dim",
-        )
+        say(console, ERRORS, "dim")
     say_remarks(console, result)
 
 
@@ -98,9 +93,3 @@ def _show_series(result: Saturation, console: "Console") -> None:
     for sentence in sentences(result):
         say(console, sentence)
     say_remarks(console, result)
-
-
-def _level(value: float, error: float, with_error: bool) -> str:
-    if not isfinite(value):
-        return "NaN"
-    return f"{value:.3f} ± {error:.3f}" if with_error and isfinite(error) else f"{value:.3f}"

@@ -13,7 +13,7 @@ from normgrowth.report.terminal.console import show as show_columns
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = (1, 2, 5, 10, 100, 1000)  # values of c in the table
+SHOWN = (1, 2, 5, 10, 100, 1000)  # values of c in the table, and the last one
 
 
 def show(result: Scaling, console: "Console", published: Scaling | None = None) -> None:
@@ -32,10 +32,11 @@ def show(result: Scaling, console: "Console", published: Scaling | None = None) 
 
     def column(c: float) -> Cells:
         cells = [cosine(float(np.interp(np.log(c), np.log(x), y, np.nan, np.nan))) for _, x, y in rows]
-        return Cells(f"cosine at\nc = {c:,}", cells, rank=1 if c in (2, 5, 100) else 0)
+        return Cells(f"cosine at\nc = {c:,.6g}", cells, rank=1 if c in (2, 5, 100) else 0)
 
     columns = [Cells("network" if len(own) > 1 else "layer", [name for name, *_ in rows], right=False)]
-    columns += [column(c) for c in SHOWN if own and c <= own[0].scales[-1]]
+    last = float(own[0].scales[-1]) if own else 0.0
+    columns += [column(c) for c in [*(c for c in SHOWN if c < last), *([last] if own else [])]]
     if len(own) > 1:
         spread = [_over_seeds(curves) for curves in own] + ["-"] * len(theirs)
         error = [number(float(curves.mean("scaling_error")[-1]), 3) for curves in own] + ["-"] * len(theirs)

@@ -14,6 +14,8 @@ from normgrowth.trace.result import Trace
 if TYPE_CHECKING:
     from rich.console import Console
 
+TERMS = "Some shares of the growth are outside 0–100 %, so the table shows the terms of ‖θ‖² themselves."
+
 
 def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
     """Print the table of layers, then sentences. remarks: also print notes, problems and the first faults."""
@@ -29,9 +31,11 @@ def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
         span, columns = f"steps {first:,} to {last:,}, {count}", _growth(grids)
     say(console, f"{trace.source or 'trace'}: {span}", "bold")
     say_parameters(console, trace.selection, trace.counted)
-    if first != last:
-        say(console, _interval(grids), "dim")
     show_table(console, [layer_cells(grids.things()), *columns], last_bold=True)
+    if first != last:
+        say(console, _spans(grids), "dim")
+        if not grids.additive_terms():
+            say(console, TERMS, "dim")
     for sentence in trace_sentences(grids):
         say(console, sentence)
     if remarks:
@@ -50,12 +54,11 @@ def _one_checkpoint(grids: Grids) -> list[Cells]:
     ]
 
 
-def _interval(grids: Grids) -> str:
-    """Which columns describe the last interval, and which all of training."""
+def _spans(grids: Grids) -> str:
+    """Over which steps the table measures changes, in one line."""
     before, last = grids.steps[-2:]
-    over = f"step {last:,}" if grids.tracked else f"steps {before:,} to {last:,}"
-    last_only = "step size, relative step, cosine to previous, alignment"
-    return f"over {over}: {last_only}; others: since step {grids.steps[0]:,}"
+    over = f"training step {last:,}" if grids.tracked else f"steps {before:,} to {last:,}"
+    return f"“last” and “previous”: {over}; other columns: since step {grids.steps[0]:,}."
 
 
 def _growth(grids: Grids) -> list[Cells]:
@@ -66,11 +69,11 @@ def _growth(grids: Grids) -> list[Cells]:
         _column(grids, "norm\nat last", "norm", number, last),
         Cells("factor", factors),
         _column(grids, "rms", "rms", _rough, last, rank=6),
-        _column(grids, "step\nsize", "step_size", _rough, last, rank=4),
-        _column(grids, "relative\nstep", "relative_step", _rough, last, rank=5),
+        _column(grids, "last\nstep size", "step_size", _rough, last, rank=4),
+        _column(grids, "last\nrelative step", "relative_step", _rough, last, rank=5),
         _column(grids, "cosine to\nprevious", "cosine", cosine, last, rank=1),
         _column(grids, "cosine\nto first", "cosine", cosine, last, rank=3, reference="first"),
-        _column(grids, "alignment", "alignment", small, last, rank=2),
+        _column(grids, "last\nalignment", "alignment", small, last, rank=2),
         *_budget(grids, last),
         *_on_request(grids, last),
     ]

@@ -5,10 +5,20 @@ from math import nan
 import numpy as np
 
 from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
-from normgrowth.report.numbers import number, percent
+from normgrowth.report.numbers import percent
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section, Table, column, words
-from normgrowth.report.sentences.behavior import by_run, sentences, title
+from normgrowth.report.page.pieces import (
+    Chart,
+    ChartAxis,
+    ChartCurve,
+    Section,
+    SummaryRow,
+    Table,
+    column,
+    words,
+)
+from normgrowth.report.sentences.behavior import by_run, sentences, title, with_interval
+from normgrowth.text import visible
 
 
 def sections(content: Content) -> list[Section]:
@@ -31,12 +41,27 @@ def sections(content: Content) -> list[Section]:
     return [Section("behavior", "What saturated language models predict", said, items)] if items else []
 
 
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each model: its top tokens that the saturated network keeps."""
+    found = []
+    for result in content.results(Behavior):
+        for run, networks in by_run(result).items():
+            kept = [one.agreement for one in networks if one.network == "saturated"]
+            said = f"saturated: {with_interval(kept[0])} of the top tokens stay the same" if kept else ""
+            found.append(SummaryRow(visible(run), "behavior", found=said))
+    return found
+
+
+def summary(content: Content) -> list[str]:
+    return [visible(text) for result in content.results(Behavior) for text in sentences(result)]
+
+
 def _table(run: str, networks: list[NetworkBehavior]) -> Table:
     columns = [words("network", [title(one) for one in networks])]
     for name, quantity, write in (
         ("same top token as soft", "agreement", percent),
         ("accuracy", "accuracy", percent),
-        ("loss (nats)", "loss", lambda x: number(x, 4)),
+        ("loss (nats)", "loss", lambda x: f"{x:.4g}"),
         ("legal", "legal_share", percent),
     ):
         found = [getattr(one, quantity) for one in networks]

@@ -6,16 +6,16 @@ from math import nan
 import numpy as np
 
 from normgrowth.compare.result import Comparison
-from normgrowth.report.difference_grid import TITLES, DifferenceGrid, difference_grid
+from normgrowth.report.difference_grid import FULL, TITLES, DifferenceGrid, difference_grid
 from normgrowth.report.numbers import number, times
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import ChartAxis, Column, Map, Section, Table, column, words
+from normgrowth.report.page.pieces import ChartAxis, Column, Map, Section, SummaryRow, Table, column, words
 from normgrowth.report.sentences.comparison import sentences, verdict
+from normgrowth.report.sentences.parting_cause import short_cause
 from normgrowth.report.terminal.comparison import COLUMNS
 from normgrowth.text import visible
 
 MOST_ROWS, MOST_COLUMNS = 100, 200  # of the heat map
-FULL = 3.0  # log10: a difference of 1,000 times the noise floor has full color
 
 
 def sections(content: Content) -> list[Section]:
@@ -30,6 +30,29 @@ def sections(content: Content) -> list[Section]:
             items.append(_heat_map(result, grid, place))
         items.append(_table(result))
     return [Section("comparison", "Where two runs diverge", said, items)] if results else []
+
+
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each comparison: the step at which the runs diverge, and the cause."""
+    found = []
+    for result in content.results(Comparison):
+        if not result.judged:
+            said = "not comparable"
+        elif not result.parted:
+            said = "no difference beyond rounding"
+        else:
+            causes = list(map(short_cause, result.diagnoses))
+            said = causes[0] if causes else f"diverge at step {result.partings[0].step:,}"
+        aligned = result.alignment
+        span = f"{aligned.first_step or 0:,} to {aligned.last_step or 0:,} ({aligned.steps:,} common)"
+        pair = f"{visible(result.a.source)} (a), {visible(result.b.source)} (b)"
+        found.append(SummaryRow(pair, "compare", span, found=said))
+    return found
+
+
+def summary(content: Content) -> list[str]:
+    """Where and why the runs diverge."""
+    return [visible(text) for result in content.results(Comparison) for text in verdict(result)[:1]]
 
 
 def _partings(result: Comparison) -> Table:
@@ -60,9 +83,7 @@ def _heat_map(result: Comparison, grid: DifferenceGrid, place: int) -> Map:
     title = (
         f"Relative difference of the {TITLES[grid.stage]}: {result.a.source} (a) and {result.b.source} (b)"
     )
-    alt = "Red cells differ by more than rounding explains, blue ones by less. " + " ".join(
-        verdict(result)[:1]
-    )
+    alt = "Red cells differ by more than rounding explains, blue ones by less."
     steps = ChartAxis("training step", ticks=tuple(f"{step:,}" for step in grid.steps))
     return Map(f"parting-{place}", title, alt, steps, ChartAxis("", ticks=tuple(names)), values, texts, FULL)
 

@@ -2,7 +2,7 @@
 
 from normgrowth.limit.degrees import Degrees
 from normgrowth.report.page.content import Content, PageEntry
-from normgrowth.report.page.pieces import Section, Table, words
+from normgrowth.report.page.pieces import Section, SummaryRow, Table, words
 from normgrowth.report.sentences.degrees import alike, counts
 from normgrowth.text import by_run, visible
 
@@ -10,21 +10,26 @@ from normgrowth.text import by_run, visible
 def sections(content: Content) -> list[Section]:
     entries = content.of(Degrees)
     said = [
-        f"{visible(entry.label)}: {visible(text)}"
+        f"{_label(entry)}: {visible(text)}"
         for entry in entries
         for text in (counts(entry.result), *entry.result.explanation)
     ]
     return [Section("degrees", "Degrees of homogeneity", said, list(map(_table, entries)))] if entries else []
 
 
-def summary(content: Content) -> list[str]:
-    return [f"{visible(entry.label)}: {counts(entry.result)}" for entry in content.of(Degrees)]
+def rows(content: Content) -> list[SummaryRow]:
+    return [SummaryRow(_label(entry), "degrees", found=counts(entry.result)) for entry in content.of(Degrees)]
+
+
+def _label(entry: PageEntry[Degrees]) -> str:
+    """The name of the model, as in other sections; the label of the result if it has no name."""
+    return visible(entry.result.source or entry.label)
 
 
 def _table(entry: PageEntry[Degrees]) -> Table:
     rows = alike(entry.result.modules)
     return Table(
-        f"Degrees of {entry.label}: {entry.result.model}",
+        f"Degrees of {_label(entry)}: {entry.result.model}",
         [
             words("module", [name or "(the model)" for name, _ in rows]),
             words("class", [row.class_name for _, row in rows]),

@@ -1,11 +1,22 @@
 """Dynamics: measured norms, the predictions of aligned and misaligned dynamics, and sentences."""
 
+from math import isfinite, nan
+
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.figures.dynamics import FAR
+from normgrowth.report.numbers import number
 from normgrowth.report.page.content import Content, PageEntry
-from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Section, few
+from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Section, SummaryRow
 from normgrowth.report.sentences import dynamics as sentences
 from normgrowth.text import visible
+
+VERDICTS = {
+    "misaligned": "the misaligned model fits",
+    "aligned": "the aligned model fits",
+    "both": "both models fit",
+    "between": "growth between both models",
+    "neither": "neither model fits",
+}
 
 
 def sections(content: Content) -> list[Section]:
@@ -17,6 +28,25 @@ def sections(content: Content) -> list[Section]:
     ]
     items = [_chart(entry, place) for place, entry in enumerate(entries)]
     return [Section("dynamics", "Why the weights grow", said, items)] if items else []
+
+
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each part: its norm, and the model of the dynamics that fits."""
+    found = []
+    for entry in content.of(Dynamics):
+        d = entry.result
+        known = [norm for norm in d.norms if isfinite(norm)]
+        found.append(
+            SummaryRow(
+                visible(entry.label),
+                "dynamics",
+                f"{d.steps[0]:,} to {d.steps[-1]:,} ({len(d.steps)} checkpoints)",
+                f"{number(known[0])} → {number(known[-1])}" if known else "",
+                known[-1] / known[0] if known and known[0] > 0 else nan,
+                found="" if d.verdict is None else VERDICTS[d.verdict],
+            )
+        )
+    return found
 
 
 def summary(content: Content) -> list[str]:
@@ -46,5 +76,9 @@ def _chart(entry: PageEntry[Dynamics], place: int) -> Chart:
         look = {"color": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
         curves.append(ChartCurve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
     title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"
-    alt = few([visible(text) for text in sentences.findings(d)[-2:]])
+    alt = (
+        "The dashed curves are predictions."
+        if len(curves) > 1
+        else "Without a schedule there is no prediction."
+    )
     return Chart(f"dynamics-{place}", title, alt, STEPS, ChartAxis("norm ‖θ‖"), curves)

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 
+from normgrowth.lab.run import Run
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Section, Table, words
+from normgrowth.report.page.pieces import Section, SummaryRow, Table, words
+from normgrowth.report.sentences.parting_cause import some
 from normgrowth.report.terminal.findings import finding_rows
+from normgrowth.text import visible
 from normgrowth.trace.result import Trace
 
+NAMED = 3  # results that a sentence names
 TITLES = ("step", "kind", "severity", "tensor or file", "why")
 
 
@@ -32,12 +36,36 @@ def sections(content: Content) -> list[Section]:
     )
 
 
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each result of lint."""
+    found = []
+    for entry in content.of(Findings):
+        steps = entry.result.steps
+        span = f"{steps[0]:,} to {steps[-1]:,} ({len(steps)} checkpoints)" if steps else ""
+        said = f"{_findings(len(entry.result.findings))} in {entry.result.checked}"
+        found.append(SummaryRow(visible(entry.label), "lint", span, found=said))
+    return found
+
+
 def summary(content: Content) -> list[str]:
+    """The number of findings in each result that was checked, and the runs that were not checked."""
     checked = _checked(content)
-    count = sum(len(found) for _, found in checked)
     if not checked:
         return []
-    return [f"Lint: {count} finding{'' if count == 1 else 's'}." if count else "Lint found nothing."]
+    labels = {label for label, _ in checked}
+    counts = ", ".join(f"{_findings(len(found))} in {visible(label)}" for label, found in checked[:NAMED])
+    more = f" and {len(checked) - NAMED} more results" if len(checked) > NAMED else ""
+    others = [
+        visible(entry.label)
+        for entry in content.entries
+        if entry.label not in labels and isinstance(entry.result, Trace | Run)
+    ]
+    rest = f" Not checked: {some(others)}." if others else ""
+    return [f"Lint: {counts}{more}.{rest}"]
+
+
+def _findings(count: int) -> str:
+    return f"{count or 'no'} finding{'' if count == 1 else 's'}"
 
 
 def _checked(content: Content) -> list[tuple[str, Sequence[Finding]]]:

@@ -1,5 +1,7 @@
 """Results of `fit`: measured values, the best laws, and their evidence."""
 
+from collections import Counter
+
 from normgrowth.fit.result import Fits, SeriesFit
 from normgrowth.report.numbers import number
 from normgrowth.report.page.content import Content, PageEntry
@@ -9,6 +11,7 @@ from normgrowth.report.page.pieces import (
     ChartAxis,
     ChartCurve,
     Section,
+    SummaryRow,
     Table,
     column,
     few,
@@ -34,6 +37,22 @@ def sections(content: Content) -> list[Section]:
             rows = [(entry.label, name, one) for name, one in fits.series.items()]
             items += [table for table in [law_table(rows, f"Laws of {entry.label}")] if table is not None]
     return [Section("fits", "Growth laws", said, items)] if items else []
+
+
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each result: the best law, or how often each law is best."""
+    found = []
+    for entry in content.of(Fits):
+        series = list(entry.result.series.values())
+        steps = [step for one in series for step in one.steps]
+        span = f"{min(steps):,.0f} to {max(steps):,.0f}" if steps else ""
+        best = Counter(one.best_law for one in series if one.best_law)
+        if len(series) == 1 and best:
+            law = f"{series[0].best.law}, r² = {r2(series[0].best.r2)}"
+        else:
+            law = ", ".join(f"{name} in {count} of {len(series)}" for name, count in best.most_common(2))
+        found.append(SummaryRow(visible(entry.label), "fit", span, law=law or "too few points"))
+    return found
 
 
 def summary(content: Content) -> list[str]:

@@ -8,8 +8,8 @@ import numpy as np
 from normgrowth.network.heads.heads import Heads, HeadTable
 from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import ChartAxis, Map, Section, Table, column, words
-from normgrowth.report.sentences.heads import KINDS, model_sentences, tables
+from normgrowth.report.page.pieces import ChartAxis, Map, Section, SummaryRow, Table, column, words
+from normgrowth.report.sentences.heads import KINDS, attended_sentence, model_sentences, tables
 from normgrowth.text import visible
 
 
@@ -26,14 +26,24 @@ def sections(content: Content) -> list[Section]:
     return [Section("heads", "What the heads do", said, items)] if items else []
 
 
-def summary(content: Content) -> list[str]:
-    """The number of heads of each kind."""
-    found = [
-        (table, model_sentences(table, result.tolerance))
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each model: the number of heads of each kind."""
+    return [
+        SummaryRow(visible(table.run), "heads", found=_kinds(table))
         for result in content.results(Heads)
         for table in tables(result)
     ]
-    return [f"{visible(table.run)}: {text}" for table, texts in found for text in texts[:1]]
+
+
+def _kinds(table: HeadTable) -> str:
+    kinds = list(table.kinds if any(table.kinds) else table.saturated_kinds)
+    return f"{len(table.names)} heads: {', '.join(f'{kinds.count(k)} {k}' for k in KINDS if k in kinds)}"
+
+
+def summary(content: Content) -> list[str]:
+    """How many heads of the saturated network attend to one position; the table has the number of each kind."""
+    found = [table for result in content.results(Heads) for table in tables(result)]
+    return [f"{visible(table.run)}: {text}" for table in found if (text := attended_sentence(table))]
 
 
 def _atlas(heads: HeadTable, kinds: Sequence[str], which: str, place: int) -> Map:
@@ -68,14 +78,14 @@ def _head_table(heads: HeadTable) -> Table:
     if any(heads.saturated_kinds):
         columns.append(words("saturated", heads.saturated_kinds))
     for title, quantity, write in (
-        ("attended, saturated", "attended", lambda x: number(x, 3)),
+        ("attended in the limit", "attended", lambda x: number(x, 3)),
         ("share of visible", "attended_share", percent),
         ("entropy / log n", "entropy_share", percent),
         ("on first token", "first_share", percent),
         ("on previous token", "previous_share", percent),
         ("largest weight", "largest_share", percent),
         ("distance", "distance", lambda x: number(x, 3)),
-        ("distance, saturated", "attended_distance", lambda x: number(x, 3)),
+        ("distance in the limit", "attended_distance", lambda x: number(x, 3)),
     ):
         values = [float(value) for value in heads.of(quantity)]
         if any(map(isfinite, values)):

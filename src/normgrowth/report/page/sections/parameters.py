@@ -2,7 +2,7 @@
 
 from normgrowth.checkpoints.parameters.parameter_list import Parameters
 from normgrowth.report.page.content import Content, PageEntry
-from normgrowth.report.page.pieces import Section, Table, column, words
+from normgrowth.report.page.pieces import Section, SummaryRow, Table, column, words
 from normgrowth.report.sentences.parameters import role, sentences
 from normgrowth.text import visible
 
@@ -19,6 +19,14 @@ def sections(content: Content) -> list[Section]:
         if entries
         else []
     )
+
+
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each checkpoint: how many tensors are counted."""
+    return [
+        SummaryRow(visible(entry.label), "parameters", found=sentences(entry.result)[0])
+        for entry in content.of(Parameters)
+    ]
 
 
 def _table(entry: PageEntry[Parameters]) -> Table:

@@ -14,16 +14,20 @@ from normgrowth.report.page.pieces import (
     Chart,
     ChartAxis,
     ChartCurve,
+    Column,
     Section,
+    SummaryRow,
     Table,
     column,
     few,
     words,
 )
 from normgrowth.report.sentences.saturation import (
+    ERRORS,
     EXCESS,
     checked_curves,
     layer_name,
+    level,
     level_sentences,
     method_name,
     text_sentence,
@@ -67,11 +71,31 @@ def sections(content: Content) -> list[Section]:
                     texts.append(f"{visible(run)}: {text}.")
     if not items:
         return []
-    return [Section("saturation", "How saturated the networks are", texts, items, [EXCESS])]
+    return [
+        Section(
+            "saturation",
+            "How saturated the networks are",
+            texts,
+            items,
+            [EXCESS, *([ERRORS] if single else [])],
+        )
+    ]
 
 
-def summary(content: Content) -> list[str]:
-    return [text for result in _single(content) for text in _sentences(result)]
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each network that was measured at one checkpoint, at the first c."""
+    found = []
+    for result in _single(content):
+        curves = checked_curves(result)
+        for line in curves:
+            if line.c != curves[0].c or line.baseline:
+                continue
+            others = line.others[line.blocks]
+            known = len(others) and np.isfinite(others).all()
+            more = f", to other tokens {others.mean():.3f}" if known else ""
+            said = f"saturation {line.mean:.3f}{more} ({method_name(line.c)})"
+            found.append(SummaryRow(visible(line.run), "saturation", found=said))
+    return found
 
 
 def _single(content: Content) -> list[Saturation]:
@@ -129,6 +153,15 @@ def _levels(lines: Sequence[LayerCurve], single: Sequence[Saturation]) -> list[C
         at = dict(zip(line.layers, line.values, strict=True))
         method = method_name(line.c)
         title = f"{line.run}, {method}{', random baseline' if line.baseline else ''}"
-        columns.append(column(title, [float(at.get(layer, np.nan)) for layer in depth], lambda x: f"{x:.3f}"))
+        errors = dict(zip(line.layers, line.errors, strict=True))
+        values = [float(at.get(layer, np.nan)) for layer in depth]
+        cells = [
+            level(value, float(errors.get(layer, np.nan))) for layer, value in zip(depth, values, strict=True)
+        ]
+        columns.append(Column(title, cells, values))
+        if np.isfinite(line.others).any():
+            others = dict(zip(line.layers, line.others, strict=True))
+            values = [float(others.get(layer, np.nan)) for layer in depth]
+            columns.append(column(f"{title}, to other tokens", values, level))
     chart = Chart("levels", "Saturation by layer", alt, x, LEVEL, curves)
     return [chart, Table("Saturation by layer", columns)]

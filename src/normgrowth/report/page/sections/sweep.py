@@ -10,7 +10,17 @@ from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.figures.sweep import MOST, WORDS
 from normgrowth.report.numbers import number, percent, times
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import ChartAxis, ChartCurve, Column, Floats, Map, Section, Table, column
+from normgrowth.report.page.pieces import (
+    ChartAxis,
+    ChartCurve,
+    Column,
+    Floats,
+    Map,
+    Section,
+    SummaryRow,
+    Table,
+    column,
+)
 from normgrowth.report.sentences.sweep import edge_in_words, sentences
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.text import visible
@@ -32,6 +42,21 @@ def sections(content: Content) -> list[Section]:
         name = one.run if len(found) > 1 else ""
         items += [_phase(one, place, name), _edges(one, name)]
     return [Section("sweep", "Where growth ends", said, items)] if items else []
+
+
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each sweep: in how many cells the norm grows."""
+    found = []
+    for result in content.results(Sweep):
+        grid = SweepGrid(result)
+        factor = np.where(grid.diverged, np.nan, grid.log_factor)
+        said = f"the norm grows in {int((factor > 0).sum())} of {int(np.isfinite(factor).sum())} cells"
+        found.append(SummaryRow(visible(grid.run), "sweep", found=said))
+    return found
+
+
+def summary(content: Content) -> list[str]:
+    return [visible(text) for result in content.results(Sweep) for text in sentences(result)[:1]]
 
 
 def _phase(found: SweepGrid, place: int, name: str) -> Map:

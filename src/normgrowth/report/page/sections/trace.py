@@ -1,6 +1,7 @@
 """Norms, directions, budgets and growth laws of all runs, overlaid."""
 
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -8,30 +9,31 @@ import numpy as np
 from normgrowth.lab.run import Run
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
-from normgrowth.report.numbers import cosine, number, small
+from normgrowth.report.numbers import cosine, number, small, times
 from normgrowth.report.page.content import Content, ShownRun
-from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Mark, Section, few
+from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Mark, Section, SummaryRow, few
 from normgrowth.report.page.run_tables import (
     MOST_TENSORS,
     changed,
-    counted_notes,
     law_table,
     layer_table,
     tensor_table,
 )
-from normgrowth.report.sentences import run as run_sentences
-from normgrowth.report.sentences.fits import verdict
+from normgrowth.report.sentences.fits import r2, verdict
 from normgrowth.report.sentences.trace import (
     budget_sentence,
     growth_sentence,
     layer_sentence,
     matrices_sentence,
+    nonfinite_sentence,
+    role_name,
 )
-from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.text import visible
 from normgrowth.trace.result import MATRICES
 
 COLORS = 6  # of runs; further runs repeat them with other dashes
+ROLE_COLORS = 10  # hues of the script; roles and tensors beyond them share a color
+COMMANDS = {"trace": "trace", "run": "train", "saturation": "saturation"}
 FIRST_TENSORS = 8  # tensors shown initially
 # quantity and reference -> title, label, whether the axis is logarithmic initially
 QUANTITIES = {
@@ -63,34 +65,70 @@ def sections(content: Content) -> list[Section]:
     charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
     laws = law_table([(run.label, name, one) for run in runs for name, one in run.fits.items()])
-    tables = [layer_table(runs), laws, *(tensor_table(run, len(runs)) for run in runs)]
-    items = [item for item in [*charts, *tables] if item is not None]
-    return [Section("growth", "How the weights grow", counted_notes(runs), items)]
+    tables = [laws, *(tensor_table(run, len(runs)) for run in runs)]
+    items = [item for item in [*charts[:2], layer_table(runs), *charts[2:], *tables] if item is not None]
+    return [Section("growth", "How the weights grow", items=items)]
+
+
+def rows(content: Content) -> list[SummaryRow]:
+    """A row for each run: its norm, the layer that grew most, the best law, loss and saturation."""
+    return [_row(run) for run in content.runs]
+
+
+def _row(run: ShownRun) -> SummaryRow:
+    grids = run.grids
+    norms = grids.model("norm")[1]
+    known = len(norms) > 0
+    shown = grids.steps or [int(step) for step in grids.model("saturation")[0]]
+    unit = "measured steps" if grids.tracked else "checkpoints"
+    laws = run.fits.get("model")
+    best = laws.best if laws and laws.best_law else None
+    budget = grids.budget()
+    return SummaryRow(
+        visible(run.label),
+        COMMANDS[run.result.kind] if not grids.tracked or isinstance(run.result, Run) else "tracker",
+        f"{shown[0]:,} to {shown[-1]:,} ({len(shown)} {unit})" if len(shown) > 1 else f"{shown[0]:,}",
+        " → ".join(number(norm) for norm in dict.fromkeys((norms[0], norms[-1]))) if known else "",
+        float(norms[-1] / norms[0]) if len(norms) > 1 and norms[0] > 0 else nan,
+        budget[2] / budget[0] if budget and min(budget) >= 0 and budget[0] > 0 else nan,
+        _grew_most(grids),
+        f"{best.law}, r² = {r2(best.r2)}" if best else "",
+        "; ".join(_scores(grids)),
+    )
+
+
+def _grew_most(grids: Grids) -> str:
+    ends = grids.extreme_layers()
+    return "" if ends is None or len(grids.steps) < 2 else f"{visible(ends[0][0])} (×{times(ends[0][1])})"
+
+
+def _scores(grids: Grids) -> list[str]:
+    """The first and the last loss and saturation."""
+    found = []
+    for quantity, name in (("dev_loss", "dev loss"), ("saturation", "saturation")):
+        values = grids.model(quantity)[1]
+        if len(values):
+            ends = dict.fromkeys(f"{value:.3f}" for value in (values[0], values[-1]))
+            found.append(f"{name} {' → '.join(ends)}")
+    others = grids.model("saturation_others")[1]
+    return [*found, f"to other tokens {others[-1]:.3f}"] if len(others) else found
 
 
 def summary(content: Content) -> list[str]:
-    """Sentences on each run: loss, growth, law, alignment, saturation."""
-    said = counted_notes(content.runs)
-    for run in content.runs:
-        texts = _of_run(run)
-        several = len(content.runs) > 1 and texts
-        said += [f"{visible(run.label)}: {' '.join(texts)}"] if several else texts
-    return said
+    """Values that are not finite, the norm of the matrices if it leads, and the best law of each run."""
+    return [
+        f"{visible(run.label)}: {text}" if len(content.runs) > 1 else text
+        for run in content.runs
+        for text in _main_sentences(run)
+        if text
+    ]
 
 
-def _of_run(run: ShownRun) -> list[str]:
-    texts, grids = trace_sentences(run.grids), run.grids
+def _main_sentences(run: ShownRun) -> list[str]:
+    grids = run.grids
     lead = MATRICES if grids.matrices_lead and MATRICES in run.fits else "model"
-    if lead in run.fits:
-        texts += verdict(run.fits[lead])[:1]
-    if isinstance(run.result, Run) and len(grids.model("dev_loss")[0]):
-        texts = [*run_sentences.sentences(run.result)[:1], *texts]
-    levels = grids.model("saturation")[1]
-    if len(levels) > 1:
-        others = grids.model("saturation_others")[1]
-        beside = f"; to other tokens it ends at {others[-1]:.3f}" if len(others) else ""
-        texts.append(f"Saturation went from {levels[0]:.3f} to {levels[-1]:.3f}, mean over blocks{beside}.")
-    return texts
+    law = verdict(run.fits[lead])[:1] if lead in run.fits else []
+    return [nonfinite_sentence(grids), matrices_sentence(grids) if grids.matrices_lead else "", *law]
 
 
 def _matrices(runs: Sequence[ShownRun]) -> Chart | None:
@@ -164,6 +202,7 @@ def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = Non
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
     named = any(layer is not None for layer in grid.layers)
     prefix = f"{run.label}: " if dash >= 0 else ""
+    notes = _norm_notes(run.grids) if quantity == "norm" else _end_notes(grid, _write(quantity))
     return [
         _of(
             run,
@@ -172,10 +211,39 @@ def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = Non
             values,
             shade=shade,
             dash=dash if dash >= 0 else named * stack[name],
+            note=notes.get(name, ""),
         )
         for name, values, shade in zip(grid.names, grid.values.T, _shades(grid), strict=True)
         if np.isfinite(values).any()
     ]
+
+
+def _norm_notes(grids: Grids) -> dict[str, str]:
+    """The layers that grew most and least, with their factors."""
+    if (ends := grids.extreme_layers()) is None:
+        return {}
+    if len(grids.steps) < 2:
+        titles = "largest, ", "smallest, "
+    elif ends[1][1] < 1:
+        titles = (
+            ("grew most, ×", "shrank most, ×") if ends[0][1] > 1 else ("shrank least, ×", "shrank most, ×")
+        )
+    else:
+        titles = "grew most, ×", "grew least, ×"
+    write = times if len(grids.steps) > 1 else number
+    return {name: f"{title}{write(value)}" for title, (name, value) in zip(titles, ends, strict=True)}
+
+
+def _end_notes(grid: Matrix, write: Callable[[float], str]) -> dict[str, str]:
+    """The layers with the highest and the lowest last value."""
+    last = {
+        name: values[np.isfinite(values)][-1:] for name, values in zip(grid.names, grid.values.T, strict=True)
+    }
+    ends = {name: float(values[0]) for name, values in last.items() if len(values)}
+    if len(set(ends.values())) < 2:
+        return {}
+    high, low = max(ends, key=ends.__getitem__), min(ends, key=ends.__getitem__)
+    return {high: f"highest at the end, {write(ends[high])}", low: f"lowest at the end, {write(ends[low])}"}
 
 
 def _shades(grid: Matrix) -> list[float]:
@@ -252,21 +320,25 @@ def _budget(runs: Sequence[ShownRun]) -> Chart | None:
 
 
 def _roles(runs: Sequence[ShownRun]) -> Chart | None:
+    """A role has the same color in every run; the dashes show the run."""
     curves = []
-    for place, run in enumerate(runs):
-        grid = run.grids.of("role", "norm")
+    grids = [run.grids.of("role", "norm") for run in runs]
+    roles = list(dict.fromkeys(name for grid in grids for name in grid.names))
+    for place, (run, grid) in enumerate(zip(runs, grids, strict=True)):
         prefix = f"{run.label}: " if len(runs) > 1 else ""
-        for i, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
+        for name, values in zip(grid.names, grid.values.T, strict=True):
             if len(grid.steps) > 1 and values[0] > 0:
-                label, relative = f"{prefix}{name}", values / values[0]
-                dash = place if len(runs) > 1 else i // COLORS
-                curves.append(ChartCurve(label, grid.steps, relative, run.label, i % COLORS, dash=dash))
-    alt = f"The norm of each role divided by its first value, {len(curves)} curves."
+                label, relative = f"{prefix}{role_name(name)}", values / values[0]
+                repeat, color = divmod(roles.index(name), ROLE_COLORS)
+                dash = place if len(runs) > 1 else repeat
+                curves.append(ChartCurve(label, grid.steps, relative, run.label, color, dash=dash))
+    colors = " Colors show the role, dashes the run." if len(runs) > 1 else ""
+    alt = f"The norm of each role divided by its first value, {len(curves)} curves.{colors}"
     return _chart("roles", "Growth by role", alt, "norm relative to the first step", False, curves)
 
 
 def _tensors(runs: Sequence[ShownRun]) -> Chart | None:
-    curves = []
+    curves, colors = [], dict[str, int]()
     for i, run in enumerate(runs):
         grid = run.grids.of("tensor", "norm")
         if len(grid.steps) < 2:
@@ -276,6 +348,7 @@ def _tensors(runs: Sequence[ShownRun]) -> Chart | None:
         for place, item in enumerate(order):
             label, shown = f"{prefix}{grid.names[item]}", place < FIRST_TENSORS
             values = grid.values[:, item]
-            curves.append(ChartCurve(label, grid.steps, values, run.label, place % 6, dash=i, shown=shown))
+            color = colors.setdefault(grid.names[item], len(colors)) % ROLE_COLORS
+            curves.append(ChartCurve(label, grid.steps, values, run.label, color, dash=i, shown=shown))
     alt = f"The norm of single tensors. {len(curves)} can be shown; the ones that changed most are shown initially."
     return _chart("tensors", "Norm of single tensors", alt, "norm ‖θ‖", False, curves)
