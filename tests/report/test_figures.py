@@ -195,7 +195,8 @@ def test_roles_are_relative_to_the_first_step(trace):
     drawn = lines(figure.axes[0])
     for role in ("attention.query", "norm"):
         _, norm = records.series("norm", level="role", name=role)
-        np.testing.assert_allclose(drawn[role].get_ydata(), norm / norm[0], rtol=1e-15)
+        shown = {"norm": "norm layers"}.get(role, role)
+        np.testing.assert_allclose(drawn[shown].get_ydata(), norm / norm[0], rtol=1e-15)
     assert drawn["attention.query"].get_color() == drawn["attention.value"].get_color()
     assert {"attention.query", "attention.value", "feedforward.in", "norm", "model"} <= set(texts(figure))
 
@@ -239,7 +240,7 @@ def test_a_role_that_starts_at_zero_is_named_not_drawn(trace):
         )
     ]
     figure = figure_roles(of(Records.from_blocks("run", blocks)))
-    assert set(lines(figure.axes[0])) >= {"norm"}
+    assert set(lines(figure.axes[0])) >= {"norm layers"}
     assert "bias" not in lines(figure.axes[0])
     assert any("not drawn" in text and "bias" in text for text in texts(figure))
 
