@@ -198,7 +198,9 @@ def test_roles_are_relative_to_the_first_step(trace):
         shown = {"norm": "norm layers"}.get(role, role)
         np.testing.assert_allclose(drawn[shown].get_ydata(), norm / norm[0], rtol=1e-15)
     assert drawn["attention.query"].get_color() == drawn["attention.value"].get_color()
-    assert {"attention.query", "attention.value", "feedforward.in", "norm", "model"} <= set(texts(figure))
+    assert {"attention.query", "attention.value", "feedforward.in", "norm layers", "model"} <= set(
+        texts(figure)
+    )
 
 
 def test_growth_with_and_without_embeddings(trace):

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.measurements import is_named

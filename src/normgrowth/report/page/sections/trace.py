@@ -66,7 +66,7 @@ def sections(content: Content) -> list[Section]:
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
     laws = law_table([(run.label, name, one) for run in runs for name, one in run.fits.items()])
     tables = [laws, *(tensor_table(run, len(runs)) for run in runs)]
-    items = [item for item in [*charts[:2], layer_table(runs), *charts[2:], *tables] if item is not None]
+    items = [item for item in [*charts[:3], layer_table(runs), *charts[3:], *tables] if item is not None]
     return [Section("growth", "How the weights grow", items=items)]
 
 
