@@ -1,6 +1,8 @@
 """The Python examples of the documentation run as they are printed."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,6 @@ RUNNABLE = (
     "t5",
     "lab",
     "tracker",
-    "api",
     "degrees",
     "scaling",
 )  # pages whose examples need no files
@@ -67,12 +68,14 @@ def test_first_examples_run(page, tmp_path, monkeypatch):
     assert names["tracker"].trace.steps == (0, 10, 20)
 
 
-@pytest.mark.slow
-def test_examples_that_start_processes_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = run_examples("api", __name__="__main__")
-    assert isinstance(names["sweep"], normgrowth.Sweep)
-    assert isinstance(names["reproduction"], normgrowth.Reproduction)
+def test_the_page_of_the_interface_runs_as_a_script(tmp_path):
+    """With all of its examples, one after the other, as a reader may paste them into a file."""
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), encoding="utf-8")
+    subprocess.run([sys.executable, script], cwd=tmp_path, timeout=240, check=True, capture_output=True)
+    assert isinstance(normgrowth.load(tmp_path / "sweeps" / "dyck"), normgrowth.Sweep)
+    assert isinstance(normgrowth.load(tmp_path / "reproduction"), normgrowth.Reproduction)
 
 
 @pytest.mark.parametrize("name", normgrowth.__all__)

@@ -202,6 +202,25 @@ def test_a_script_that_begins_at_once_is_told_the_way_out(tmp_path):
     assert ran.stdout == "[(0, 1)]\n"
 
 
+def test_workers_that_cannot_import_the_script_are_not_started_again(tmp_path):
+    """A script that works only once, such as one that writes a folder: the first failed worker ends the work."""
+    script, imports = tmp_path / "script.py", tmp_path / "imports"
+    script.write_text(
+        "from pathlib import Path\n"
+        f"imports = Path({str(imports)!r})\n"
+        "imports.open('a').write('x')\n"
+        "assert imports.stat().st_size == 1, 'made before'\n"
+        "from normgrowth.engine import map\n"
+        "from normgrowth.engine.processes import Processes\n"
+        "print(list(map(abs, [-1, -2, -3], on=Processes(1))))\n"
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode
+    assert "AssertionError: made before" in ran.stderr
+    assert 'if __name__ == "__main__":' in ran.stderr.splitlines()[-1]
+    assert imports.stat().st_size == 2
+
+
 def test_an_address_is_for_ray():
     with pytest.raises(InputError, match="requires --engine ray"), chosen("local", "127.0.0.1:6379"):
         pass

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,9 +20,26 @@ from normgrowth.engine import RETRIES, TaskTimeout, WorkerCrashed, available_cor
 from normgrowth.errors import InputError
 
 UNGUARDED = (
-    "worker processes cannot start: they import the script that is run; put its code under "
-    'if __name__ == "__main__":'
+    "worker processes cannot start: they import the script that is run, which failed (its error is above); put its "
+    'code under if __name__ == "__main__":'
 )
+
+
+class _Spawned(SpawnContext):
+    """New processes, of which the exit codes are known. A forked one would copy locks that other threads hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **options: Any) -> SpawnProcess:
+        process = SpawnProcess(*args, **options)
+        self.processes.append(process)
+        return process
+
+    def failed(self) -> bool:
+        """Whether any process ended with an error; a killed one has a negative exit code."""
+        return any((process.exitcode or 0) > 0 for process in self.processes)
 
 
 class Processes:
@@ -40,9 +58,9 @@ class Processes:
     def _new_pool(self) -> Any:
         from pebble import ProcessPool
 
-        # A forked process would copy locks that other threads of this process hold.
-        spawn: Any = multiprocessing.get_context("spawn")
-        return ProcessPool(self.workers, context=spawn, initializer=Path.touch, initargs=(self._started,))
+        self._spawned = _Spawned()
+        spawned: Any = self._spawned
+        return ProcessPool(self.workers, context=spawned, initializer=Path.touch, initargs=(self._started,))
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Future[Any]:
         if not self._pool.active:
@@ -66,9 +84,9 @@ class Processes:
         except ProcessExpired as error:
             raise WorkerCrashed(f"exit code {error.exitcode}") from error
         except BrokenProcessPool as error:
-            # A worker ended before any had a task: it was killed, or the script cannot be imported by any worker.
-            if not self._started.exists() and self._restarts >= RETRIES:
-                raise InputError(UNGUARDED) from error
+            # A worker ended before any had a task: it failed to import the script, or it was killed.
+            if not self._started.exists() and (self._spawned.failed() or self._restarts >= RETRIES):
+                raise InputError(UNGUARDED) from None
             raise WorkerCrashed("the worker ended before it started a task") from error
         except TimeoutError as error:
             if error.__cause__ is None:  # a TimeoutError of the task itself has its traceback as cause
