@@ -256,3 +256,32 @@ def test_claims_of_a_later_version_are_refused(tmp_path):
     content = '{"kind": "reproduction", "schema": 3, "claims": []}'
     (tmp_path / "claims.json").write_text(content, encoding="utf-8")
     assert "upgrade" in str(refused(tmp_path))
+
+
+def test_a_matrix_of_an_unknown_quantity_or_level_names_those_that_exist():
+    with pytest.raises(InputError, match="no nrom at level layer; available: norm"):
+        sample().matrix("nrom")
+    with pytest.raises(InputError, match="no level 'layr'; available: layer"):
+        sample().matrix("norm", by="layr")
+    two = Block("model", ["model"], [None], [None], [0], {"loss": np.ones((1, 1))})
+    more = replace(sample(), records=Records.joined([sample().records, Records.from_blocks("run", [two])]))
+    with pytest.raises(InputError, match="no loss at level layer; levels with it: model"):
+        more.matrix("loss")
+    with pytest.raises(InputError, match="only with another reference or scale"):
+        sample().matrix("norm", reference="first")
+
+
+def test_layers_are_whole_numbers_in_pandas():
+    two = Block("model", ["model"], [None], [None], [0], {"norm": np.ones((1, 1))})
+    frame = Records.joined([sample().records, Records.from_blocks("run", [two])]).to_pandas()
+    assert str(frame["layer"].dtype) == "Int64"
+    assert frame["layer"].tolist()[:2] == [10, 10]
+    assert frame["layer"].isna().sum() == 1
+
+
+def test_the_package_has_its_version():
+    from importlib.metadata import version
+
+    import normgrowth
+
+    assert normgrowth.__version__ == version("normgrowth")

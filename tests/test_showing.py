@@ -4,6 +4,7 @@ import io
 import re
 import unicodedata
 from collections import OrderedDict
+from dataclasses import replace
 from html import unescape
 from math import nan
 
@@ -229,6 +230,18 @@ def test_fits_show_the_best_law_in_a_line_and_a_law_its_intervals():
     assert one[0][:2] == ["sqrt", fits["sqrt"].formula]
     low, high = fits["sqrt"].interval("a")
     assert list(map(float, one[1][1:])) == pytest.approx([fits["sqrt"].params["a"], low, high], rel=1e-5)
+
+
+def test_traces_and_comparisons_say_what_they_hold_in_a_line(tmp_path):
+    folder = write_series(tmp_path / "walk", walk(4))
+    trace = normgrowth.trace(folder)
+    first, *_, last = trace.records.series("norm")[1]
+    assert repr(trace) == (f"Trace({folder}, 4 checkpoints, steps 0 to 300; norm {first:.6g} to {last:.6g})")
+    other = normgrowth.trace(write_series(tmp_path / "other", walk(4, seed=1)))
+    same, parted = normgrowth.compare(trace, trace), normgrowth.compare(trace, other)
+    assert repr(same) == f"Comparison(a: {folder}, b: {folder}; no difference)"
+    assert repr(parted).endswith(f"diverge at step 0: {parted.diagnoses[0].cause})")
+    assert "\n" not in repr(replace(trace, source="a\nb"))
 
 
 def test_a_law_that_was_not_fitted_says_why():

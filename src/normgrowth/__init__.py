@@ -185,6 +185,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> "Any":
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("normgrowth")
     from importlib import import_module
 
     if name not in _HOME:
@@ -193,4 +197,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -310,7 +310,10 @@ class Records:
     def to_pandas(self) -> Any:
         """A pandas DataFrame with a row per number."""
         installed("pandas")
-        return self.table.to_pandas()
+        frame = self.table.to_pandas()
+        return frame.assign(
+            layer=frame["layer"].astype("Int64")
+        )  # not float, which marks missing layers as NaN
 
     def to_polars(self) -> Any:
         """A polars DataFrame with a row per number."""

@@ -123,7 +123,10 @@ class Result:
         scale: the factor of the weights, for a quantity that was measured at several factors.
         """
         rows = self.records if run is None else self.records.where(run=run)
-        return rows.matrix(quantity, level=by, reference=reference, scale=scale)
+        found = rows.matrix(quantity, level=by, reference=reference, scale=scale)
+        if not found.names:
+            raise InputError(_not_there(rows, quantity, by))
+        return found
 
     def to_json(self, *, tensors: bool | None = None) -> JsonObject:
         """All fields and the records as plain values for JSON; NaN and infinity become None.
@@ -276,6 +279,19 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
     elif depth:
         for below in sorted(path for path in folder.iterdir() if path.is_dir()):
             yield from load_all(below, depth - 1)
+
+
+def _not_there(rows: Records, quantity: str, level: str) -> str:
+    """Why there is no matrix, with the levels or quantities that exist."""
+    levels = rows.distinct("level")
+    if level not in levels:
+        return f"no level {level!r}; available: {', '.join(levels)}"
+    at, others = rows.where(level=level).distinct("quantity"), rows.where(quantity=quantity).distinct("level")
+    if quantity in at:
+        return f"{quantity} at level {level} exists only with another reference or scale"
+    if others:
+        return f"no {quantity} at level {level}; levels with it: {', '.join(others)}"
+    return f"no {quantity} at level {level}; available: {', '.join(at)}"
 
 
 def to_plain(result: Result) -> JsonObject:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from tiny_configs import tiny_config
 from torch import nn
 
+import normgrowth
 from normgrowth.errors import InputError
 from normgrowth.network.inputs.default_inputs import default_inputs
 from normgrowth.network.models.load import NO_TOKENIZER, generic, load_model, minilm_folder
@@ -64,6 +65,21 @@ def test_a_folder_with_weights_is_loaded_without_a_word(trained, tmp_path):
     assert not loaded.random
     assert loaded.notes == [NO_TOKENIZER]
     assert load_model(str(trained), attention="eager").model.config._attn_implementation == "eager"
+
+
+def test_results_of_a_checkpoint_have_its_step(trained):
+    """The number in the name of its folder, or the step in the Trainer's state."""
+    folder = trained.rename(trained.parent / "checkpoint-200")
+    assert load_model(folder).step == 200
+    options = {"exact": False, "sentences": 2}
+    found = normgrowth.saturation(folder, ["a cat", "sat on a mat"], c=[10], **options)
+    assert found.matrix("saturation", scale=10).steps.tolist() == [200]
+    heads = normgrowth.heads(folder, ["a cat", "sat on a mat"], **options)
+    assert heads.matrix("entropy_share").steps.tolist() == [200]
+    count = sum(len(one.kinds) for one in heads.models.values())
+    assert repr(heads).startswith(f"Heads({folder}, {count} heads: ")
+    (folder / "trainer_state.json").write_text('{"global_step": 150}')
+    assert load_model(folder).step == 150
 
 
 def test_a_module_is_returned_as_it_is():

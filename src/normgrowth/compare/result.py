@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from normgrowth.results import Result
-from normgrowth.text import one_line
+from normgrowth.text import one_line, visible
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,16 @@ class Comparison(Result):
     noise: Noise = field(default_factory=Noise)
     tolerance: float = 0.0
     control: str = ""
+
+    def __repr__(self) -> str:
+        """Return one line: the runs, and the step and cause of the first difference."""
+        if self.diagnoses:
+            said = f"diverge at step {self.diagnoses[0].step:,}: {self.diagnoses[0].cause}"
+        elif self.parted:
+            said = f"diverge at step {self.partings[0].step:,}"
+        else:
+            said = "no difference" if self.judged else "nothing in common"
+        return f"Comparison(a: {visible(self.a.source)}, b: {visible(self.b.source)}; {said})"
 
     @property
     def comparable(self) -> bool:

@@ -14,6 +14,7 @@ from normgrowth.results import Result
 from normgrowth.schedules import OptimizerGroup, Schedule
 from normgrowth.serialization.checksums import JsonObject
 from normgrowth.stored_result import StoredResult
+from normgrowth.text import visible
 
 # Fields that also describe the norms in results of other commands.
 SHARED = ("source", "selection", "counted", "notes", "problems")
@@ -66,6 +67,18 @@ class Trace(Result):
     def remarks(self) -> tuple[str, ...]:
         """Return notes, problems and the first faults of the integrity checks, one line each."""
         return (*self.notes, *self.problems, *fault_messages(self.findings or ()))
+
+    def __repr__(self) -> str:
+        """Return one line: the source, the steps, and the norm at the first and the last of them."""
+        steps = self.steps
+        if not steps:
+            return f"Trace({visible(self.source or self.run)}, no steps)"
+        rows = self.records.where(level="model", quantity="norm", scale=None)
+        norms = dict(zip(*(rows.table[name].to_pylist() for name in ("step", "value")), strict=True))
+        ends = [norms[step] for step in (steps[0], steps[-1]) if step in norms]
+        grew = f"; norm {' to '.join(f'{norm:.6g}' for norm in dict.fromkeys(ends))}" if ends else ""
+        which = f"steps {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
+        return f"Trace({visible(self.source or self.run)}, {len(steps):,} checkpoints, {which}{grew})"
 
     def warn(self, stacklevel: int = 2) -> None:
         """Issue each remark as a `SeriesWarning`."""

@@ -51,7 +51,7 @@ from normgrowth.network.measured import ModelInfo, each_batch, from_sidecar, mea
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import StoredResult
-from normgrowth.text import one_line
+from normgrowth.text import one_line, visible
 
 if TYPE_CHECKING:
     from torch import nn
@@ -177,6 +177,12 @@ class Heads(Result):
     fixed: tuple[str, ...] = ()
     thresholds: dict[str, dict[str, float]] = field(default_factory=lambda: THRESHOLDS)
 
+    def __repr__(self) -> str:
+        """One line: the models and how many heads of each kind they have."""
+        found = [kind for one in self.models.values() for kind in one.kinds.values()]
+        kinds = ", ".join(f"{found.count(kind)} {kind}" for kind in KINDS if kind in found)
+        return f"Heads({visible(self.source)}, {len(found):,} heads{f': {kinds}' if kinds else ''})"
+
     @property
     def tables(self) -> list[HeadTable]:
         """The heads of each model, at its last step."""
@@ -215,7 +221,7 @@ def heads(
     dtype: str | None = None,
     attention: str | None = None,
     model_type: str | None = None,
-    step: int = 0,
+    step: int | None = None,
     run: str | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
@@ -233,7 +239,7 @@ def heads(
     show: a sentence whose attention patterns are stored; show_heads: names of the heads (default: the clearest).
     fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
     seed, dtype, attention, model_type: options of `load_model` for a model given by name. step, run: step and run of
-    the records.
+    the records; the default is the step of a checkpoint's folder, else 0.
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.network.heads.measurement import measure

@@ -49,7 +49,7 @@ def measure(
     show_heads: Sequence[str],
     batch_tokens: int,
     fixed: tuple[str, ...],
-    step: int,
+    step: int | None,
     run: str | None,
     progress: Progress | None,
 ) -> Heads:
@@ -88,7 +88,9 @@ def measure(
             "tied positions get equal weight"
         )
     run = run or loaded.source
-    blocks = _blocks(passes, "encoder" if part is not model else "layer", step)
+    blocks = _blocks(
+        passes, "encoder" if part is not model else "layer", loaded.step if step is None else step
+    )
     own, saturated = (_kinds(blocks[0], of_saturated) for of_saturated in (False, True))
     info = model_info(loaded, text, passes.sentences, passes.tokens)
     found = Heads(

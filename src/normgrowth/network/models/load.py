@@ -13,7 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.checkpoints.file_groups import TRAINER_STATE, step_of_trainer
 from normgrowth.checkpoints.foreign_files import foreign_kind, is_pointer
+from normgrowth.checkpoints.steps import explicit_step
 from normgrowth.errors import InputError, is_mistake
 from normgrowth.network.models.config import check_size, config_file, read_config
 
@@ -35,13 +37,14 @@ NO_TOKENIZER = (
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with its tokenizer, its source and notes for the user."""
+    """A model with its tokenizer, its source and notes for the user. step: training step of its folder; 0: unknown."""
 
     source: str
     model: "nn.Module"
     tokenizer: Any = None
     random: bool = False  # whether the weights are random
     notes: list[str] = field(default_factory=list)
+    step: int = 0
 
 
 def load_model(
@@ -73,7 +76,7 @@ def load_model(
         encoder, words, random = read_stored(path, dtype, seed, head=head)
         _finite(str(source), encoder)
         notes = [f"a config alone: the weights are random, seed {seed}"] if random else []
-        return LoadedModel(str(source), encoder.eval(), words, random, notes)
+        return LoadedModel(str(source), encoder.eval(), words, random, notes, _step(path))
     try:
         import transformers
     except ImportError:
@@ -124,7 +127,7 @@ def load_model(
         if tokenizer is None and not random and model.main_input_name == "input_ids":
             notes.append(NO_TOKENIZER)
     _finite(str(source), model)
-    return LoadedModel(str(source), model.eval(), tokenizer, random, notes)
+    return LoadedModel(str(source), model.eval(), tokenizer, random, notes, _step(path))
 
 
 def as_loaded(
@@ -195,6 +198,15 @@ def _place(source: str) -> Path | None:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", source, re.ASCII):
         raise InputError(f"{source}: no such folder or file, and not a hub id (org/name)")
     return None
+
+
+def _step(path: Path | None) -> int:
+    """The training step of a folder, from the Trainer's state or its name, such as checkpoint-500; 0 if unknown."""
+    if path is None or not path.is_dir():
+        return 0
+    state = path / TRAINER_STATE
+    said = step_of_trainer(state.read_bytes()) if state.is_file() else None
+    return (explicit_step(path.resolve().name) or 0) if said is None else said
 
 
 def _has(path: Path, *patterns: str) -> bool:

@@ -117,7 +117,7 @@ def measure(
         values[method.with_suffix("_random_std")] = spread
     run = run or loaded.source
     return Saturation(
-        records=Records.from_blocks(run, _blocks(values, counts, stack)),
+        records=Records.from_blocks(run, _blocks(values, counts, stack, loaded.step)),
         source=loaded.source,
         models={run: model_info(loaded, text, len(counts), int(counts.sum()))},
         c=options.c,
@@ -285,11 +285,11 @@ def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
     return mean, error
 
 
-def _blocks(values: Mapping[Method, Floats], counts: Floats, stack: str) -> list[Block]:
+def _blocks(values: Mapping[Method, Floats], counts: Floats, stack: str, step: int) -> list[Block]:
     """Blocks of layers and of the model for each factor of the weights, after a block with the size of the text."""
     sizes = {"evaluation_tokens": counts.sum(), "evaluation_sentences": float(len(counts))}
     own = {name: np.array([[size]]) for name, size in sizes.items()}
-    blocks = [Block("model", ["model"], [None], [None], [0], own)]
+    blocks = [Block("model", ["model"], [None], [None], [step], own)]
     # In the published form, a trained XLNet has one layer less than a random one.
     for scale, size in dict.fromkeys((method.scale, len(value)) for method, value in values.items()):
         alike = {m.quantity: v for m, v in values.items() if (m.scale, len(v)) == (scale, size)}
@@ -299,7 +299,7 @@ def _blocks(values: Mapping[Method, Floats], counts: Floats, stack: str) -> list
         names, none = [_name(layer, stack) for layer in range(layers)], [None] * layers
         numbers = [None if layer == 0 else layer - 1 for layer in range(layers)]
         axes = {} if scale is None else {"scale": scale}
-        blocks.append(Block("layer", names, numbers, none, [0], of_layers, constants=axes))
+        blocks.append(Block("layer", names, numbers, none, [step], of_layers, constants=axes))
         blocks.append(replace(blocks[0], values=of_model, constants=axes))
     return blocks
 

@@ -28,7 +28,7 @@ from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Provenance, Result
 from normgrowth.stored_result import SIDECAR, StoredResult
-from normgrowth.text import one_line
+from normgrowth.text import one_line, visible
 from normgrowth.workspace import ResultFolder
 
 if TYPE_CHECKING:
@@ -124,6 +124,13 @@ class Scaling(Result):
     unknown_share: float | None = None  # share of unknown tokens; None: not text
     fixed: tuple[str, ...] = ()  # parameters that do not grow, as names or patterns
     networks: tuple[ScaledNetwork, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line: the networks and the range of c."""
+        scales = [c for c in self.records.distinct("scale") if c is not None]
+        ends = f"; c = {min(scales):g} to {max(scales):g}" if scales else ""
+        count = f"{len(self.networks)} network{'' if len(self.networks) == 1 else 's'}"
+        return f"Scaling({visible(self.source)}, {count}{ends})"
 
     @property
     def curves(self) -> list[ScalingCurves]:
