@@ -64,7 +64,7 @@ ALLOWED = {
         "text",
         "workspace",
     },
-    "stored_result": {"records", "serialization", "errors", "workspace"},
+    "stored_result": {"records", "serialization", "errors", "text", "workspace"},
     "records": {"serialization", "errors", "text"},
     "serialization": {"errors"},
     "workspace": {"errors", "serialization"},

@@ -9,11 +9,14 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
-from normgrowth import results
+from normgrowth import results, trace
+from normgrowth.cli.main import main
 from normgrowth.errors import AmbiguousRows, FolderMismatch, InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result, load, load_all
 from normgrowth.stored_result import StoredResult
+from normgrowth.text import labels
+from normgrowth.trace.result import Trace
 
 
 @dataclass(frozen=True)
@@ -285,3 +288,51 @@ def test_the_package_has_its_version():
     import normgrowth
 
     assert normgrowth.__version__ == version("normgrowth")
+
+
+def test_labels_are_the_shortest_ends_that_differ():
+    assert labels(["runs/a", "runs/b"]) == ["a", "b"]
+    assert labels(["runs/a/norms", "runs/b/norms", "runs/c"]) == ["a/norms", "b/norms", "c"]
+    assert labels(["runs/gpt/norms"]) == ["gpt/norms"]
+    assert labels(["x/a/run", "y/a/run", "y/b/run"]) == ["x/a/run", "y/a/run", "b/run"]
+    assert labels(["runs/a", "runs/a"]) == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    "words", [["fit"], ["compare", "-"], ["watch", "--once"], ["watch"], ["plot"], ["dynamics"]]
+)
+def test_commands_name_subfolders_with_results_and_similar_names(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    block = Block("model", ["model"], [None], [None], [0, 5], {"norm": np.array([[1.0], [2.0]])})
+    Trace.from_records(Records.from_blocks("run", [block])).save("runs/first/norms")
+    verb, *options = words
+
+    def refused(folder: str) -> str:
+        assert main([verb, folder, *[folder if option == "-" else option for option in options]]) == 2
+        return capsys.readouterr().err
+
+    assert "its subfolder norms has one: runs/first/norms" in refused("runs/first").replace("\\", "/")
+    assert "did you mean runs/first?" in refused("runs/frist").replace("\\", "/")
+    assert "no such" in refused("elsewhere")
+    assert "did you mean" not in refused("elsewhere")
+
+
+def test_a_series_that_does_not_exist_names_a_similar_one(tmp_path):
+    (tmp_path / "runs-a").mkdir()
+    with pytest.raises(InputError, match=r"no such file or folder; did you mean .*runs-a"):
+        trace(tmp_path / "runs-aa")
+
+
+def test_watch_waits_for_a_run_that_is_just_starting(tmp_path, monkeypatch, capsys):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normgrowth.cli.watch.time.sleep", interrupt)
+    assert main(["watch", str(tmp_path)]) == 0
+    assert "waiting for the first step" in capsys.readouterr().out
+
+
+def test_a_figure_without_data_says_what_it_needs():
+    block = Block("model", ["model"], [None], [None], [0, 5], {"norm": np.array([[1.0], [2.0]])})
+    with pytest.raises(InputError, match=r"'budget'; it needs .* every=1"):
+        Trace.from_records(Records.from_blocks("run", [block])).plot.budget()

@@ -26,8 +26,8 @@ from normgrowth.records import Matrix, Records
 from normgrowth.serialization.checksums import JsonObject
 from normgrowth.serialization.json_types import converted
 from normgrowth.serialization.record_schema import ADVICE, SCHEMA, refuse_newer
-from normgrowth.stored_result import SIDECAR, StoredResult, has_records
-from normgrowth.text import one_line
+from normgrowth.stored_result import SIDECAR, StoredResult, has_records, why_no_result
+from normgrowth.text import did_you_mean, one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -210,9 +210,11 @@ class Plots:
         return lambda **options: self._draw(name, options)
 
     def _draw(self, name: str, options: Mapping[str, Any]) -> "Figure":
-        figure = self._drawings()[name](self._result, **options)
+        drawing = self._drawings()[name]
+        figure = drawing(self._result, **options)
         if figure is None:
-            raise InputError(f"this result has no data for the figure {name!r}")
+            needs = f"; it needs {drawing.needs}" if drawing.needs else ""
+            raise InputError(f"this result has no data for the figure {name!r}{needs}")
         return figure
 
     def __dir__(self) -> list[str]:
@@ -232,15 +234,10 @@ def render(result: Result) -> str:
 def load(folder: Path | str) -> Result:
     """The result in a folder, as the type that its verb returned."""
     folder = Path(folder)
-    if not folder.is_dir():
-        said = "a file; pass its folder instead" if folder.is_file() else "no such folder"
-        raise InputError(f"{folder}: {said}")
     if holds_reproduction(folder):
         return type_of("reproduction").read(folder)  # pyright: ignore[reportAttributeAccessIssue]
     if not has_records(folder):
-        below = sorted(path.name for path in folder.iterdir() if path.is_dir() and has_records(path))
-        more = f"; its subfolders {', '.join(below[:5])} have results" if below else ""
-        raise InputError(f"{folder}: no normgrowth result here{more}")
+        raise InputError(f"{folder}: {why_no_result(folder)}")
     return result_of(StoredResult.read(folder), folder)
 
 
@@ -273,7 +270,7 @@ def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]
     """The result in a folder; if there is none, the results in its subfolders, up to depth levels down."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+        raise InputError(f"{folder}: no such folder{did_you_mean(folder)}")
     if has_records(folder) or holds_reproduction(folder):
         yield folder, load(folder)
     elif depth:

@@ -13,6 +13,7 @@ from normgrowth.errors import InputError, RecordsMismatch
 from normgrowth.records import Records
 from normgrowth.serialization.checksums import JsonObject, from_parquet, to_parquet
 from normgrowth.serialization.record_schema import conformed, refuse_newer, with_include
+from normgrowth.text import did_you_mean
 from normgrowth.workspace import read_json, replacing, write_json
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ class StoredResult:
         folder = Path(folder)
         path = folder / FILE
         if not path.is_file():
-            missing = f"{FILE} is missing" if folder.exists() else "no such folder"
-            raise InputError(f"{folder}: no records here ({missing}); create them with `normgrowth trace -o`")
+            raise InputError(f"{folder}: {why_no_result(folder)}")
         table, said = _read_pair(folder, torn)
         refuse_newer(said, folder / SIDECAR)
         return StoredResult(Records(conformed(table, path, said.get("kind"))), with_include(said))
@@ -80,6 +80,20 @@ def has_log(folder: Path) -> bool:
 def has_records(folder: Path) -> bool:
     """Whether the folder holds a table of records, or a log from which one can be made."""
     return (folder / FILE).is_file() or has_log(folder)
+
+
+def why_no_result(folder: Path) -> str:
+    """Why a path has no result: it does not exist, is a file, or its subfolders have the results."""
+    if not folder.exists():
+        return f"no such folder{did_you_mean(folder)}"
+    if folder.is_file():
+        return "a file; pass its folder instead"
+    below = sorted(path.name for path in folder.iterdir() if path.is_dir() and has_records(path))
+    if not below:
+        return "no normgrowth result here; create one with `normgrowth trace -o`"
+    names = f"{', '.join(below[:5])}{' and more' if len(below) > 5 else ''}"
+    which = f"subfolder {names} has one" if len(below) == 1 else f"subfolders {names} have results"
+    return f"no normgrowth result here; its {which}: {folder / below[0]}"
 
 
 def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, JsonObject]":

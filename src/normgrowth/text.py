@@ -1,4 +1,4 @@
-"""Safe text: escaped names, tables for notebooks, one-line reprs.
+"""Safe text: escaped names, tables for notebooks, one-line reprs, labels of folders.
 
 Names come from untrusted checkpoints. Terminal, figures, HTML page and notebook display them escaped.
 """
@@ -6,12 +6,15 @@ Names come from untrusted checkpoints. Terminal, figures, HTML page and notebook
 import unicodedata
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import MISSING, fields, is_dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from html import escape
+from pathlib import Path
 from typing import Any
 
 MOST, WIDEST = 40, 1000  # maximum rows of a table or words of a list; characters of a cell
 LINE, LONGEST, FEW = 200, 40, 3  # limits of a repr: characters, characters of a value, items of a list
+TRACKER_NAMES = ("norms", "tracker")  # folders of a tracker, whose names do not say which run they belong to
 
 
 def printable(text: object) -> str:
@@ -97,3 +100,30 @@ def by_run(degrees: Sequence[Fraction | int | str | None]) -> str:
     if all(text == last for text in texts[1:]):
         return f"{last} (first run {texts[0]})"
     return f"{last} (other runs {', '.join(sorted({text for text in texts if text != last}))})"
+
+
+def labels(folders: Sequence[Path | str]) -> list[str]:
+    """A label for each folder: the shortest end of its path that no other folder has; a tracker's with its parent."""
+    paths = [Path(folder).resolve().parts for folder in folders]
+    sizes = [1 + (path[-1] in TRACKER_NAMES) for path in paths]
+    while True:
+        found = ["/".join(path[-size:]).replace("//", "/") for path, size in zip(paths, sizes, strict=True)]
+        owners: dict[str, set[tuple[str, ...]]] = {}
+        for label, path in zip(found, paths, strict=True):
+            owners.setdefault(label, set()).add(path)
+        shared = [i for i, label in enumerate(found) if len(owners[label]) > 1 and sizes[i] < len(paths[i])]
+        if not shared:
+            return found
+        for i in shared:
+            sizes[i] += 1
+
+
+def did_you_mean(path: Path | str) -> str:
+    """A similar name that exists, as the end of an error about a path that does not; "" if there is none."""
+    path = Path(path)
+    try:
+        names = [other.name for other in path.parent.iterdir()]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, names, 1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""

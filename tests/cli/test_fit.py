@@ -166,7 +166,7 @@ def test_other_bad_input_gets_one_line(norms, tmp_path, capsys):
     for arguments, said in [
         ([tmp_path / "none.csv"], "no such file"),
         ([binary], "not a text file"),
-        ([empty], "no records here"),
+        ([empty], "no normgrowth result here"),
         ([norms, "--level", "layer"], "level applies only to traces"),
         ([norms, "--laws", "cubic"], "'cubic'"),
         ([norms, "--seed", "-1"], "seed must be >= 0, got -1"),

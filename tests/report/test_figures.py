@@ -8,9 +8,11 @@ import matplotlib
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 from report_records import write_trace
 
+import normgrowth
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
 from normgrowth.report.figures import trace as figures
@@ -474,3 +476,19 @@ def test_unknown_formats_and_several_runs_are_refused(trace, tmp_path):
     both = Records(pa.concat_tables([records.table.cast(other.schema), other]))
     with pytest.raises(InputError, match="2 runs"):
         draw(of(both), tmp_path)
+
+
+def test_degrees_are_a_chart_of_modules():
+    """Every module with its degree; equal blocks share a row."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).eval()
+    result = normgrowth.degrees(model, torch.ones(1, 3, 8))
+    (ax,) = result.plot().axes
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    known = {row.module: float(row.degree) for row in result.modules}
+    drawn = next(line for line in ax.lines if line.get_label() == "degree")
+    shown = dict(zip(names, drawn.get_xdata(), strict=True))
+    assert len(names) < len(result.modules)
+    assert shown["(the model)"] == known[""]
+    (linear,) = [name for name in names if name.endswith("linear2")]
+    assert shown[linear] == known["layers.0.linear2"] == known["layers.2.linear2"]

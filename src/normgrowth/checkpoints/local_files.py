@@ -28,6 +28,7 @@ from normgrowth.checkpoints.formats import dcp, safetensors
 from normgrowth.checkpoints.formats.registry import FORMATS, format_of_file
 from normgrowth.checkpoints.formats.tensorflow.reader import has_data
 from normgrowth.errors import FileChanged, InputError
+from normgrowth.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _file_fingerprint(file: Path) -> str:
 def find_checkpoints(root: Path) -> list[LocalFile]:
     """Every checkpoint at or below a path, in the order of names; links to a checkpoint are not listed again."""
     if not root.exists():
-        raise InputError(f"{root}: no such file or folder")
+        raise InputError(f"{root}: no such file or folder{did_you_mean(root)}")
     if root.is_file():
         format = format_of_file(root)
         if format is None:

@@ -32,7 +32,12 @@ def _watch(arguments: argparse.Namespace) -> int:
     console = new_console()
 
     def look() -> Any:
-        return watch_table(_read(arguments), console)
+        trace = _read(arguments)
+        return (
+            f"{arguments.folder}: waiting for the first step"
+            if trace is None
+            else watch_table(trace, console)
+        )
 
     if arguments.once:
         console.print(look())
@@ -46,15 +51,22 @@ def _watch(arguments: argparse.Namespace) -> int:
             return 0
 
 
-def _read(arguments: argparse.Namespace) -> "Trace":
+def _read(arguments: argparse.Namespace) -> "Trace | None":
+    """The latest records; None if the folder is empty and its run may still start."""
     from normgrowth.errors import InputError
-    from normgrowth.stored_result import StoredResult, has_log, has_records
+    from normgrowth.stored_result import StoredResult, has_log, has_records, why_no_result
     from normgrowth.trace.result import Trace
     from normgrowth.tracking.log.log_reader import read_run
 
     folder = Path(arguments.folder)
     if not has_records(folder):
-        raise InputError(f"{arguments.folder}: no records yet; start a NormTracker with this folder as `out`")
+        if not folder.is_dir() or any(has_records(below) for below in folder.iterdir()):
+            raise InputError(f"{arguments.folder}: {why_no_result(folder)}")
+        if arguments.once:
+            raise InputError(
+                f"{arguments.folder}: no records yet; start a NormTracker with this folder as `out`"
+            )
+        return None
     levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
     stored = read_run(folder, levels) if has_log(folder) else StoredResult.read(folder)
     trace = Trace.from_stored(stored)

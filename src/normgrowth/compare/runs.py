@@ -1,5 +1,6 @@
 """Compare two traces: align them, compute differences, compare these with the noise floor, name the cause."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,14 @@ from normgrowth.compare.alignment import Aligned, aligned
 from normgrowth.compare.diagnosis import diagnose
 from normgrowth.compare.noise import Floats, Floor, differences, epsilon, step_unit, unjudged
 from normgrowth.compare.partings import Judged, judge, noise_before
-from normgrowth.compare.result import Alignment, Comparison
+from normgrowth.compare.result import Alignment, Comparison, Side
 from normgrowth.compare.side_by_side import growth_side_by_side
 from normgrowth.compare.step_stages import STAGES, levels_in, run_values
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
 from normgrowth.stored_result import StoredResult
+from normgrowth.text import labels
 from normgrowth.trace.result import Trace
 
 Source = Trace | Records | str | Path
@@ -26,6 +28,7 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
         raise InputError(f"tolerance must be >= 0 and < 1, got {tolerance}")
     traces = [_trace(a), _trace(b)]
     growth = growth_side_by_side(*traces)
+    sides = _told_apart(growth.a, growth.b, a, b)
     third = None if control is None else _trace(control)
     level = _common_level(traces if third is None else [*traces, third])
     pair = aligned(*(run_values(trace, level) for trace in traces))
@@ -39,8 +42,8 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
     judged = judge(pair, found, exempt, floor)
     return Comparison(
         records=Records.joined([growth.records, *_records(pair, judged, level)]),
-        a=growth.a,
-        b=growth.b,
+        a=sides[0],
+        b=sides[1],
         matched=growth.matched,
         rows=growth.rows,
         alignment=_alignment(pair, level, list(found)),
@@ -51,6 +54,15 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
         control="" if third is None else third.source or third.run,
         provenance=Provenance.now(),
     )
+
+
+def _told_apart(a: Side, b: Side, *given: Source) -> tuple[Side, Side]:
+    """The sides; two folders whose runs have the same name are called by the ends of their paths."""
+    folders = [one for one in given if isinstance(one, str | Path)]
+    if a.source != b.source or len(folders) < 2:
+        return a, b
+    first, second = labels(folders)
+    return replace(a, source=first), replace(b, source=second)
 
 
 def _trace(given: Source) -> Trace:

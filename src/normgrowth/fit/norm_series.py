@@ -13,6 +13,7 @@ from normgrowth.measurements import Measurement, is_named, is_named_trace, named
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import FILE
+from normgrowth.text import did_you_mean
 
 POINTS = "points"  # the level of series that are not from a trace
 
@@ -76,7 +77,8 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
     elif path.is_file():
         source, series = str(data), read_csv(path, quantity)
     else:
-        raise InputError(f"{data}: no such file; give a csv file or the folder of a trace")
+        near = did_you_mean(path)
+        raise InputError(f"{data}: no such file{near or '; give a csv file or the folder of a trace'}")
     return Data({name: NormSeries(name, *points) for name, points in series.items()}, source)
 
 

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.text import labels
 from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size
 from normgrowth.tracking.due import Every, due
@@ -143,7 +144,7 @@ class NormTracker:
         self._blind = False  # whether the warning about missing logits was issued
         self._keeps = out is None or is_main()
         self._log = _open_log(out, resume_step, self._selection)
-        self._run = run or self._log.run or (Path(out).name if out else "") or type(model).__name__
+        self._run = run or self._log.run or (labels([out])[0] if out else "") or type(model).__name__
         self._fields = self._description(optimizer, every)
         self._wants_warnings, self._looked = warn, self.step
         self._decay_so_far = _decay_so_far(self._log)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@drawing("Where the growth of the squared norm comes from")
+@drawing(
+    "Where the growth of the squared norm comes from",
+    needs="two checkpoints that are compared without gaps: a trace of checkpoints, or a tracker with every=1",
+)
 def figure_budget(trace: Trace) -> "Figure | None":
     """The growth of ‖θ‖² and its two terms: alignment with the weights, and size of the steps."""
     from matplotlib.figure import Figure

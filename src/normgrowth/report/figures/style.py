@@ -125,10 +125,14 @@ def laid_out(figure: "Figure") -> "Figure":
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of one kind of result. build: returns the figure, or None if the result lacks the data."""
+    """A figure of one kind of result.
+
+    build: returns the figure, or None if the result lacks the data. needs: the data, for the error about their lack.
+    """
 
     title: str
     build: Callable[..., "Figure | None"]
+    needs: str = ""
 
     def __call__(self, result: Result, **options: Any) -> "Figure | None":
         """The figure in normgrowth's style, or None if the result lacks the data."""
@@ -150,9 +154,9 @@ class Drawing:
         return {name: value for name, value in options.items() if name in known}
 
 
-def drawing(title: str) -> Callable[[Callable[..., "Figure | None"]], Drawing]:
+def drawing(title: str, needs: str = "") -> Callable[[Callable[..., "Figure | None"]], Drawing]:
     """Decorate a function that builds a figure. title: the title in the metadata of the files."""
-    return lambda build: Drawing(title, build)
+    return lambda build: Drawing(title, build, needs)
 
 
 def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> None:

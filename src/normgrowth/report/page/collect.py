@@ -16,6 +16,7 @@ from normgrowth.records import Records
 from normgrowth.report.page.content import PageEntry
 from normgrowth.results import Result, load_all
 from normgrowth.stored_result import has_records
+from normgrowth.text import labels
 from normgrowth.trace.result import Trace
 
 TRACKER = "tracker"  # subfolder of a training run
@@ -24,16 +25,19 @@ Given = Result | Path | str
 
 
 def collect(given: Sequence[Given]) -> list[PageEntry]:
-    found: dict[str, Result] = {}
+    found: list[tuple[str | Path, Result]] = []  # a name, or the folder of the result
     for one in given:
         if isinstance(one, Result):
-            found[_free(_name(one), found)] = one
+            found.append((_name(one), one))
         elif is_named(one):
-            found[_free(str(one), found)] = named_result(str(one))
+            found.append((str(one), named_result(str(one))))
         else:
-            for path, result in _in_folder(Path(one)):
-                found[_label(path, found)] = result
-    return [PageEntry(label, result) for label, result in found.items()]
+            found += _in_folder(Path(one))
+    short = iter(labels([place for place, _ in found if isinstance(place, Path)]))
+    entries: dict[str, Result] = {}
+    for place, result in found:
+        entries[_free(next(short) if isinstance(place, Path) else place, entries)] = result
+    return [PageEntry(label, result) for label, result in entries.items()]
 
 
 def _in_folder(folder: Path) -> Iterator[tuple[Path, Result]]:
@@ -67,15 +71,6 @@ def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
 
 def _name(result: Result) -> str:
     return str(getattr(result, "source", "") or getattr(result, "run", "") or result.kind)
-
-
-def _label(folder: Path, taken: dict[str, Result]) -> str:
-    """A label for the folder: the shortest end of its path that is not yet taken."""
-    parts = folder.resolve().parts
-    for count in range(1, len(parts) + 1):
-        if (label := "/".join(parts[-count:])) not in taken:
-            return label
-    return _free(str(folder), taken)
 
 
 def _free(label: str, taken: dict[str, Result]) -> str:

@@ -19,6 +19,7 @@ from normgrowth.report.page.summary import (
     summary_table,
 )
 from normgrowth.results import Provenance, Result, to_plain
+from normgrowth.text import labels
 from normgrowth.workspace import refuse_other_origin
 
 PAGE = "report.html"
@@ -77,6 +78,7 @@ def _default(given: Sequence[Given]) -> Path:
 def _origin(given: Sequence[Given]) -> str:
     """The names of all inputs, and a digest of their full paths."""
     names, identities = [], []
+    short = iter(labels([one for one in given if not isinstance(one, Result) and not is_named(one)]))
     for one in given:
         if isinstance(one, Result):
             names.append(one.kind)
@@ -85,7 +87,7 @@ def _origin(given: Sequence[Given]) -> str:
             names.append(str(one))
             identities.append(str(one))
         else:
-            names.append(Path(one).resolve().name)
+            names.append(next(short))
             identities.append(str(Path(one).resolve()))
     digest = hashlib.sha256("\n".join(identities).encode("utf-8", "surrogateescape")).hexdigest()
     return ",".join([*names, digest[:8]])
