@@ -1,6 +1,7 @@
 """Where two runs diverge, in one process: what is aligned, what counts as noise, which cause is named."""
 
 import json
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from normgrowth.cli.main import main
 from normgrowth.compare.step_stages import STAGES
 from normgrowth.errors import InputError
 from normgrowth.records import Records
+from normgrowth.report.sentences.comparison import verdict
 
 ONE = Settings()
 
@@ -324,6 +326,32 @@ def test_traces_of_checkpoints(tmp_path, runs):
     )
     first = ng.compare(a, still).diagnoses[0]
     assert (first.cause, first.tensors) == ("still", ("layers.1.up.weight",))
+
+
+def test_known_learning_rates_explain_the_weights_after_steps_that_were_not_measured(runs):
+    found = ng.compare(runs(replace(ONE, every=5)), runs(replace(ONE, every=5, lr=3e-3)))
+    assert {parting.stage for parting in found.partings if parting.step == 5} >= {
+        "weights_before",
+        "gradient",
+    }
+    (only,) = found.diagnoses
+    assert (only.cause, only.step) == ("learning_rate", 5)
+    assert only.factor == pytest.approx(3)
+    (said,) = verdict(found)
+    assert "The weights before this step differ, too" in said
+    assert "agree" not in said
+    every = ng.compare(runs(ONE), runs(replace(ONE, lr=3e-3)))
+    assert every.diagnoses[0].step == 1
+    assert verdict(every)[0].endswith("Weights and gradients agree.")
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(runs, tmp_path):
+    folders = [Path(shutil.copytree(runs(ONE), tmp_path / name / "norms")) for name in "ab"]
+    found = ng.compare(*folders)
+    assert (found.a.source, found.b.source) == ("a/norms", "b/norms")
+    page = ng.report(folders, tmp_path / "page.html").path.read_text(encoding="utf-8")
+    assert "a/norms" in page
+    assert "b/norms" in page
 
 
 def test_records_of_layers_alone(runs):

@@ -109,6 +109,11 @@ def _is_cause(parting: Parting, partings: Sequence[Parting]) -> bool:
         other.step < parting.step for other in partings
     ):
         return False
+    if parting.stage == "weights_before" and parting.previous is not None:
+        # Learning rates of the steps between two measured ones are not recorded, but are likely to differ as well.
+        between = parting.step - parting.previous > 1
+        if between and any(one.stage == "learning_rate" and one.step <= parting.step for one in partings):
+            return False
     return not any(
         other.stage in UPSTREAM[parting.stage] and other.step <= parting.step for other in partings
     )

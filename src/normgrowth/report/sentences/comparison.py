@@ -27,7 +27,7 @@ def verdict(result: Comparison) -> list[str]:
     if not result.judged:
         said = ["The runs share no step or no tensor, so they cannot be compared."]
     elif result.parted:
-        said = [cause(one) for one in result.diagnoses]
+        said = [cause(one, result.partings) for one in result.diagnoses]
     else:
         said = [_agreement(result)]
     if aligned.renamed:

@@ -1,8 +1,9 @@
 """Why two runs diverge: each cause as a sentence, with its evidence and what to check."""
 
+from collections.abc import Sequence
 from math import isclose, log2, sqrt
 
-from normgrowth.compare.result import Diagnosis
+from normgrowth.compare.result import Diagnosis, Parting
 from normgrowth.report.difference_grid import TITLES
 from normgrowth.report.numbers import number, times
 from normgrowth.text import visible
@@ -11,9 +12,21 @@ NAMED = 3  # tensors that a sentence names
 DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def cause(one: Diagnosis) -> str:
-    """One cause as a sentence, with its evidence and what to check."""
-    return f"The runs diverge at step {one.step:,}: {CAUSES[one.cause](one)}"
+def cause(one: Diagnosis, partings: Sequence[Parting] = ()) -> str:
+    """One cause as a sentence, with its evidence and what to check. partings: the first differences of all stages."""
+    said = f"The runs diverge at step {one.step:,}: {CAUSES[one.cause](one)}"
+    return f"{said} {_inputs(one, partings)}" if one.cause == "learning_rate" else said
+
+
+def _inputs(one: Diagnosis, partings: Sequence[Parting]) -> str:
+    """Whether weights and gradients agree at the step at which learning rates differ."""
+    changed = {parting.stage for parting in partings if parting.step <= one.step}
+    if "weights_before" in changed:
+        return (
+            "The weights before this step differ, too, as they do if learning rates already differed in the steps "
+            "that were not measured; NormTracker(every=1) measures all."
+        )
+    return "Weights agree." if "gradient" in changed else "Weights and gradients agree."
 
 
 def _initialization(one: Diagnosis) -> str:
@@ -47,7 +60,8 @@ def _between(one: Diagnosis) -> str:
         "" if one.previous is None else f" They agree at step {one.previous:,}: the cause is between the two."
     )
     return (
-        f"the {TITLES[one.stage]} of {_share(one)} differs by more than rounding explains, most in {_values(one)}."
+        f"the {TITLES[one.stage]} of {_share(one)} {_differs(one.stage)} by more than rounding explains, most in "
+        f"{_values(one)}."
         f"{before} Track both runs with NormTracker(every=1) to see it."
     )
 
@@ -142,7 +156,7 @@ def _learning_rate(one: Diagnosis) -> str:
     group = f" All belong to {one.group}." if one.group else ""
     return (
         f"different learning rates{factor}: {number(one.a or 0, 4)} in a, {number(one.b or 0, 4)} in b for "
-        f"{_share(one)} ({_names(one)}).{group} Weights and gradients agree."
+        f"{_share(one)} ({_names(one)}).{group}"
     )
 
 
@@ -219,6 +233,10 @@ SHORT = {
 def short_cause(one: Diagnosis) -> str:
     """The step and the cause in a few words."""
     return f"diverge at step {one.step:,}: {SHORT.get(one.cause) or one.cause.replace('_', ' ')}"
+
+
+def _differs(stage: str) -> str:
+    return "differ" if stage.startswith("weights") else "differs"
 
 
 def _share(one: Diagnosis) -> str:
