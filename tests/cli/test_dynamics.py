@@ -115,10 +115,10 @@ def test_other_settings(folder, capsys):
     [
         (["--schedule", "step:lr=1"], "'step' is neither one of"),
         (["--schedule", "cosine:lr=1"], "steps is missing"),
-        (["--kappa", "1"], "kappa needs a schedule, for example cosine:lr="),
-        (["--weight-decay", "0"], "weight_decay needs a schedule"),
-        (["--schedule", "0.1", "--level", "layer"], "level layer needs a name"),
-        (["--schedule", "0.1", "--name", "layer.0"], "name layer.0 needs a level"),
+        (["--kappa", "1"], r"kappa needs a schedule \(--schedule\), for example cosine:lr="),
+        (["--weight-decay", "0"], r"weight_decay needs a schedule \(--schedule\)"),
+        (["--schedule", "0.1", "--level", "layer"], r"level layer needs a name \(--name\): layer.0, layer.1"),
+        (["--schedule", "0.1", "--name", "layer.0"], r"name layer.0 needs a level \(--level\)"),
         (
             ["--schedule", "0.1", "--level", "layer", "--name", "layer.9"],
             "'layer.9'; known: layer.0, layer.1",
@@ -177,5 +177,5 @@ def test_betas_are_two_numbers(folder, capsys):
 
 
 def test_no_trace_there(tmp_path, capsys):
-    with pytest.raises(InputError, match="no records here"):
+    with pytest.raises(InputError, match="no normgrowth result here"):
         run(capsys, tmp_path, "--schedule", "0.1")

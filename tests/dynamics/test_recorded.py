@@ -7,7 +7,7 @@ import pytest
 
 import normgrowth as ng
 from normgrowth.schedules import cosine, linear, recorded
-from normgrowth.trace.trainer_state import recorded_schedule
+from normgrowth.trace.trainer_state import recorded_groups, recorded_schedule
 
 
 def test_a_recorded_schedule_is_the_one_that_was_logged():
@@ -79,13 +79,21 @@ def test_checkpoints_of_the_trainer(tmp_path):
     pytest.importorskip("accelerate")
     from tracking.test_callbacks import tiny_trainer
 
-    more = {"lr_scheduler_type": "linear", "learning_rate": 1e-3}
+    more = {"lr_scheduler_type": "linear", "learning_rate": 1e-3, "weight_decay": 0.1}
+    more |= {"adam_beta1": 0.8, "adam_beta2": 0.99}
     trainer = tiny_trainer(tmp_path, save_strategy="steps", save_steps=2, **more)
     trainer.train()
     given = linear(1e-3, 6)
     schedule = recorded_schedule(tmp_path)
     np.testing.assert_allclose(schedule([1, 2, 3, 5]), given([1, 2, 3, 5]), atol=1e-12)
-    found = ng.dynamics(ng.trace(tmp_path, lint=False))
+    decay = trainer.optimizer.param_groups[0]["weight_decay"]
+    assert decay == 0.1
+    trace = ng.trace(tmp_path, lint=False)
+    assert [group.weight_decay for group in trace.optimizer_groups] == [0.1, 0.0]
+    counts = [sum(p.numel() for p in group["params"]) for group in trainer.optimizer.param_groups]
+    assert [group.parameters for group in trace.optimizer_groups] == counts
+    found = ng.dynamics(trace)
+    assert (found.weight_decay, found.optimizer.betas) == (0.1, (0.8, 0.99))
     assert found.schedule == schedule
     assert found.misaligned is not None
 
@@ -95,5 +103,8 @@ def test_checkpoints_of_the_trainer(tmp_path):
     for path in tmp_path.glob("*/scheduler.pt"):
         path.write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
     assert recorded_schedule(tmp_path) is None
+    for path in tmp_path.glob("*/optimizer.pt"):
+        path.write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
+    assert recorded_groups(tmp_path) == ()
     (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("[1, 2")
     assert recorded_schedule(tmp_path) is None

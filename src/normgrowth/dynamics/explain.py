@@ -41,19 +41,20 @@ def explain(
     settings: OptimizerSettings,
 ) -> Dynamics:
     """Explain the growth of a norm; see `normgrowth.dynamics.dynamics` for the parameters."""
-    if level != "model" and name is None:
-        raise InputError(f"level {level} needs a name: the {level} to explain")
     if level == "model" and name is not None:
-        raise InputError(f"name {name} needs a level: part, layer, role or tensor")
+        raise InputError(f"name {name} needs a level (--level): part, layer, role or tensor")
     measured = read_measurement(trace)
     records = measured.records
+    if level != "model" and name is None:
+        names = ", ".join(records.where(level=level, quantity="norm").distinct("name")[:20])
+        raise InputError(f"level {level} needs a name (--name): {names or f'the trace has no {level}s'}")
     given = schedule if schedule is not None else measured.schedule
     rates = schedules.parse(given) if isinstance(given, str) else given
     if schedule is None and rates is not None and measured.optimizer_groups:
         weight_decay, settings = as_recorded(measured.optimizer_groups, weight_decay, settings)
     if rates is None and (kappa is not None or weight_decay is not None):
         what = "kappa" if kappa is not None else "weight_decay"
-        raise InputError(f"{what} needs a schedule, for example {schedules.EXAMPLES['cosine']}")
+        raise InputError(f"{what} needs a schedule (--schedule), for example {schedules.EXAMPLES['cosine']}")
     rows = intervals_of(records, level, name)
     steps, norms = rows.series("norm", level=level)
     if len(steps) < 2:

@@ -40,7 +40,7 @@ from normgrowth.trace.stream import (
     measure_all,
     own_sums,
 )
-from normgrowth.trace.trainer_state import recorded_schedule
+from normgrowth.trace.trainer_state import recorded_groups, recorded_schedule
 from normgrowth.workspace import Workspace
 
 Judge = Callable[[SampleLog], tuple[Finding, ...]]
@@ -121,6 +121,7 @@ class Tracing:
             ),
             problems=tuple(steps.problems()),
             schedule=recorded_schedule(self.source),
+            optimizer_groups=recorded_groups(self.source),
             provenance=Provenance.now(),
         )
         return result, steps.places

@@ -32,7 +32,7 @@ class Trace(Result):
     model, optimizer, every, ranks: for a tracked run, the classes of its model and optimizer, which steps were
     measured ("powers": 1, 2, 4, ...) and the number of processes.
     published: the numbers come from a paper and were not measured.
-    optimizer_groups: parameter groups of a tracked run.
+    optimizer_groups: parameter groups of a tracked run, or those that a Trainer saved next to its checkpoints.
     schedule: learning rates that a Trainer saved next to its checkpoints; a tracked run has them in its records.
     """
 

@@ -1,7 +1,8 @@
-"""Read the learning rates that the Trainer of transformers saves next to its checkpoints. No code in them is run.
+"""Read the settings that the Trainer of transformers saves next to its checkpoints. No code in them is run.
 
 trainer_state.json contains the logged rates. The entry at step s is the rate of the update that led to step s, which
 is η(s − 1) in `normgrowth.schedules`. scheduler.pt contains the rate of the next update, η(s).
+optimizer.pt contains weight decay and betas of each parameter group.
 """
 
 from dataclasses import dataclass, field
@@ -11,11 +12,13 @@ from typing import Any
 
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle
 from normgrowth.checkpoints.formats.torch_file import open_torch_file
+from normgrowth.checkpoints.formats.torch_tensors import view_of
+from normgrowth.checkpoints.steps import explicit_step
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.schedules import Schedule, recorded
+from normgrowth.schedules import OptimizerGroup, Schedule, recorded
 from normgrowth.serialization.json_types import read_json
 
-STATE, SCHEDULER = "trainer_state.json", "scheduler.pt"
+STATE, SCHEDULER, OPTIMIZER = "trainer_state.json", "scheduler.pt", "optimizer.pt"
 MOST_BYTES = 2**28  # larger logs are not read
 
 
@@ -45,6 +48,56 @@ def recorded_schedule(source: object) -> Schedule | None:
     return recorded(rates) if len(rates) > 1 else None
 
 
+def recorded_groups(source: object) -> tuple[OptimizerGroup, ...]:
+    """Return the parameter groups in the last optimizer.pt of a local folder of checkpoints; () if there is none.
+
+    Files that do not say whether the decay is decoupled, as those of torch before 2.7, count as none.
+    """
+    folder = Path(source) if isinstance(source, str | Path) else None
+    if folder is None or not folder.is_dir():
+        return ()
+    paths = [path for path in folder.glob(f"*/{OPTIMIZER}") if explicit_step(path.parent.name) is not None]
+    if not paths:
+        return ()
+    last = max(paths, key=lambda path: explicit_step(path.parent.name) or 0)
+    try:
+        with open_torch_file(last) as file:
+            content = _dictionary(file.pickled.value)
+            sizes = _sizes(content.get("state"))
+    except (MalformedPickle, InputError, OSError):
+        return ()
+    groups = content.get("param_groups")
+    found = [_group(_dictionary(group), sizes) for group in (groups if type(groups) is list else [])]
+    return tuple(group for group in found if group is not None) if None not in found else ()
+
+
+def _group(said: dict[str, Any], sizes: dict[int, int]) -> OptimizerGroup | None:
+    decay, decoupled, betas = (said.get(key) for key in ("weight_decay", "decoupled_weight_decay", "betas"))
+    members = said.get("params")
+    if type(decay) not in (int, float) or type(decoupled) is not bool or type(members) is not list:
+        return None
+    pair = betas if type(betas) in (tuple, list) and [type(one) for one in betas] == [float, float] else None
+    count = sum(sizes.get(one, 0) for one in members if type(one) is int)
+    return OptimizerGroup(count, float(decay), decoupled, None if pair is None else (pair[0], pair[1]))
+
+
+def _sizes(state: Any) -> dict[int, int]:
+    """Return the number of values of each parameter, which is that of its first moment."""
+    found: dict[int, int] = {}
+    for key, entry in zip(state[::2], state[1::2], strict=True) if type(state) is Entries else ():
+        moment = _dictionary(entry).get("exp_avg")
+        if type(key) is int and moment is not None:
+            found[key] = view_of(moment).numel
+    return found
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    """Return the entries with text keys; {} for any other value."""
+    if type(value) is not Entries:
+        return {}
+    return {key: said for key, said in zip(value[::2], value[1::2], strict=True) if type(key) is str}
+
+
 def _read_state(path: Path) -> TrainerState | None:
     try:
         return read_json(path, TrainerState) if path.stat().st_size <= MOST_BYTES else None
@@ -58,9 +111,7 @@ def _of_scheduler(path: Path) -> dict[int, float]:
             value = file.pickled.value
     except (MalformedPickle, InputError, OSError):
         return {}
-    if type(value) is not Entries:
-        return {}
-    known = {key: said for key, said in zip(value[::2], value[1::2], strict=True) if type(key) is str}
+    known = _dictionary(value)
     step, rates = known.get("last_epoch"), known.get("_last_lr")
     if type(step) is int and type(rates) is list and rates and type(rates[0]) is float:
         return {step: rates[0]}

@@ -114,7 +114,7 @@ def _question(d: Dynamics, question: str) -> str:
     if question == "one_direction":
         return "Whether single steps are correlated, as intervals are: κ for independent steps would then be too large."
     if question == "weight_decay":
-        return "Whether there was weight decay, which makes the alignment negative: give weight_decay if it is known."
+        return "Whether there was weight decay, which makes the alignment negative: give --weight-decay if it is known."
     count = 0 if d.misaligned is None else sum(map(isfinite, d.misaligned.kappa_by_interval))
     few = "1 interval is" if count == 1 else f"{count} intervals are"
     return f"The uncertainty of κ: {few} too few for a confidence interval."
@@ -128,7 +128,8 @@ def weight_decay(d: Dynamics) -> list[str]:
         if d.optimizer.optimizer == "adamw":
             return ["The equilibrium of adamw needs the number of weights, which these records lack."]
         return [
-            "Without weight decay (λ = 0) there is no equilibrium; gradient_norm would give λ*, which keeps the norm."
+            "Without weight decay (λ = 0) there is no equilibrium; the gradient norm (--gradient-norm) would give λ*, "
+            "which keeps the norm."
         ]
     said = []
     for row in d.equilibria:
@@ -174,7 +175,7 @@ def direction(found: Direction) -> list[str]:
             f"{doubled.steps[-1]:,}; it goes to 1 if the direction converges."
         )
     else:
-        said.append("A trace with lags=(1, 2, 4, 8, …) would also give cos(θ_t, θ_t/2).")
+        said.append("A trace with lags (`normgrowth trace --lags 1,2,4,8`) would also give cos(θ_t, θ_t/2).")
     return said
 
 
