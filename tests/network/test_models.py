@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 
 import pytest
@@ -80,6 +81,24 @@ def test_results_of_a_checkpoint_have_its_step(trained):
     assert repr(heads).startswith(f"Heads({folder}, {count} heads: ")
     (folder / "trainer_state.json").write_text('{"global_step": 150}')
     assert load_model(folder).step == 150
+
+
+def test_a_series_of_checkpoints_is_named_as_one(trained):
+    for step in (20, 100):
+        shutil.copytree(trained, trained.parent / "series" / f"checkpoint-{step}")
+    series = trained.parent / "series"
+    with pytest.raises(InputError) as refused:
+        load_model(series)
+    assert f"choose one, such as {series / 'checkpoint-100'}, or" in str(refused.value)
+    assert f"saturation {series} --config {series / 'checkpoint-20' / 'config.json'}`" in str(refused.value)
+
+
+def test_the_lack_of_a_tokenizer_is_the_first_note(trained):
+    path = trained / "model.safetensors"
+    weights = {name: value for name, value in load_file(path).items() if not name.startswith("pooler")}
+    save_file(weights, path, metadata={"format": "pt"})
+    assert [note == NO_TOKENIZER for note in load_model(trained).notes] == [True, False]
+    assert "copy the tokenizer's files" in NO_TOKENIZER
 
 
 def test_a_module_is_returned_as_it_is():

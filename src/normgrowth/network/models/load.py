@@ -28,10 +28,10 @@ NOISE = 0.02  # standard deviation of the noise on parameters that are initializ
 SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
 OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
-FROM_PYTHON = "load it in Python and pass the module: normgrowth.degrees(model, inputs), or saturation(model)"
+FROM_PYTHON = "load it in Python and pass the module to the function with the name of the command"
 NO_TOKENIZER = (
     "trained weights without a tokenizer: words get ids in order of appearance, not the ids of training; "
-    "put the tokenizer's files into the folder, or pass tokenizer="
+    "copy the tokenizer's files (tokenizer.json) into the folder (in Python also: tokenizer=)"
 )
 
 
@@ -125,7 +125,7 @@ def load_model(
         if path is None or (path.is_dir() and _has(path, *TOKENIZERS)):
             tokenizer = _tokenizer(transformers, where, local, notes)
         if tokenizer is None and not random and model.main_input_name == "input_ids":
-            notes.append(NO_TOKENIZER)
+            notes.insert(0, NO_TOKENIZER)  # first, because other notes mean little without it
     _finite(str(source), model)
     return LoadedModel(str(source), model.eval(), tokenizer, random, notes, _step(path))
 
@@ -185,7 +185,7 @@ def _place(source: str) -> Path | None:
     path = Path(source).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise InputError(f"{source}: no config.json in this folder; {FROM_PYTHON}")
+            raise InputError(f"{source}: no config.json in this folder; {_series(path) or FROM_PYTHON}")
         return path
     if path.is_file():
         if path.suffix != ".json":
@@ -198,6 +198,18 @@ def _place(source: str) -> Path | None:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", source, re.ASCII):
         raise InputError(f"{source}: no such folder or file, and not a hub id (org/name)")
     return None
+
+
+def _series(folder: Path) -> str:
+    """What to do with a folder of checkpoints that each have a config.json; "" for other folders."""
+    found = [path for path in folder.iterdir() if (path / "config.json").is_file()]
+    if not found:
+        return ""
+    found.sort(key=lambda path: (explicit_step(path.name) or 0, path.name))
+    return (
+        f"it is a series of checkpoints: choose one, such as {found[-1]}, or measure all with "
+        f"`normgrowth saturation {folder} --config {found[0] / 'config.json'}`"
+    )
 
 
 def _step(path: Path | None) -> int:
@@ -258,7 +270,10 @@ def _missing(
     rest = f" and {len(missing) - 2} more" if len(missing) > 2 else ""
     of_head = [name for name in missing if not name.startswith(f"{model.base_model_prefix}.")]  # pyright: ignore
     if head and of_head:
-        raise InputError(f"{source}: the checkpoint has no language-model head ({of_head[0]} is missing)")
+        raise InputError(
+            f"{source}: the checkpoint has no language-model head ({of_head[0]} is missing); "
+            "saturation, heads and degrees work without one"
+        )
     return [f"missing in the checkpoint, so random with seed {seed}: {', '.join(missing[:2])}{rest}"]
 
 
