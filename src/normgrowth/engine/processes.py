@@ -25,23 +25,6 @@ UNGUARDED = (
 )
 
 
-class _Spawned(SpawnContext):
-    """New processes, of which the exit codes are known. A forked one would copy locks that other threads hold."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.processes: list[SpawnProcess] = []
-
-    def Process(self, *args: Any, **options: Any) -> SpawnProcess:
-        process = SpawnProcess(*args, **options)
-        self.processes.append(process)
-        return process
-
-    def failed(self) -> bool:
-        """Whether any process ended with an error; a killed one has a negative exit code."""
-        return any((process.exitcode or 0) > 0 for process in self.processes)
-
-
 class Processes:
     """New Python processes, each reused for the next task."""
 
@@ -58,9 +41,16 @@ class Processes:
     def _new_pool(self) -> Any:
         from pebble import ProcessPool
 
-        self._spawned = _Spawned()
-        spawned: Any = self._spawned
-        return ProcessPool(self.workers, context=spawned, initializer=Path.touch, initargs=(self._started,))
+        self._processes: list[SpawnProcess] = []  # of this pool, for their exit codes
+
+        def started(*args: Any, **options: Any) -> SpawnProcess:
+            self._processes.append(SpawnProcess(*args, **options))
+            return self._processes[-1]
+
+        # A forked process would copy locks that other threads of this process hold.
+        context: Any = SpawnContext()
+        context.Process = started
+        return ProcessPool(self.workers, context=context, initializer=Path.touch, initargs=(self._started,))
 
     def submit(self, function: Callable[[Any], Any], task: Any, limit: float | None) -> Future[Any]:
         if not self._pool.active:
@@ -84,8 +74,9 @@ class Processes:
         except ProcessExpired as error:
             raise WorkerCrashed(f"exit code {error.exitcode}") from error
         except BrokenProcessPool as error:
-            # A worker ended before any had a task: it failed to import the script, or it was killed.
-            if not self._started.exists() and (self._spawned.failed() or self._restarts >= RETRIES):
+            # A worker ended before any had a task: it failed to import the script (exit code 1), or was killed (< 0).
+            failed = any((process.exitcode or 0) > 0 for process in self._processes)
+            if not self._started.exists() and (failed or self._restarts >= RETRIES):
                 raise InputError(UNGUARDED) from None
             raise WorkerCrashed("the worker ended before it started a task") from error
         except TimeoutError as error:
