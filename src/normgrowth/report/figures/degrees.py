@@ -17,6 +17,7 @@ MOST_ROWS = 48
 def by_module(result: Degrees) -> "Figure | None":
     """A row per module; equal blocks share a row, and the deepest modules are left out if there are too many rows."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     rows = _rows(result)
     if not any(row.degree is not None for _, row in rows):
@@ -25,20 +26,22 @@ def by_module(result: Degrees) -> "Figure | None":
     ax: Axes = figure.subplots()
     exact = [(float(row.degree), y) for y, (_, row) in enumerate(rows) if row.degree is not None]
     lower = [(float(degree), y) for y, (_, row) in enumerate(rows) for degree in row.lower]
-    ax.hlines([y for _, y in exact], 0, [x for x, _ in exact], color=GRAY, linewidth=0.8)
-    ax.plot(*zip(*exact, strict=True), "o", color=INK, markersize=4, label="degree")
+    x, y = zip(*exact, strict=True)
+    ax.hlines(y, 0, x, color=GRAY, linewidth=0.8)
+    ax.plot(x, y, "o", color=INK, markersize=4, label="degree")
     if lower:
-        look = {"color": GRAY, "markerfacecolor": "white", "markersize": 4}
-        ax.plot(*zip(*lower, strict=True), "o", **look, label="lower parts, dropped in the limit")
+        x, y = zip(*lower, strict=True)
+        said = "lower parts, dropped in the limit"
+        ax.plot(x, y, "o", color=GRAY, markerfacecolor="white", markersize=4, label=said)
         ax.legend(loc="lower right")
-    for y, (_, row) in enumerate(rows):
+    for place, (_, row) in enumerate(rows):
         if row.degree is None:
-            ax.text(0, y, " zero", va="center", fontsize=7, color=GRAY)
+            ax.text(0, place, " zero", va="center", fontsize=7, color=GRAY)
     names = [label(name or "(the model)") for name, _ in rows]
     ax.set_yticks(range(len(rows)), names, fontsize=7, parse_math=False)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.axvline(0, color=GRAY, linewidth=0.6, zorder=0)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("degree k: the output grows like $c^k$ with weights c·θ")
     ax.set_title(label(result.model), parse_math=False)
     return figure
