@@ -33,7 +33,7 @@ def by_module(result: Degrees) -> "Figure | None":
         x, y = zip(*lower, strict=True)
         said = "lower parts, dropped in the limit"
         ax.plot(x, y, "o", color=GRAY, markerfacecolor="white", markersize=4, label=said)
-        ax.legend(loc="lower right")
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1))  # above the rows, beside the title
     for place, (_, row) in enumerate(rows):
         if row.degree is None:
             ax.text(0, place, " zero", va="center", fontsize=7, color=GRAY)
