@@ -26,7 +26,7 @@ from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.reproduction import Check, Judgment
 from normgrowth.paper.stages.known_networks import theory
-from normgrowth.paper.stages.trained_models import joined_models
+from normgrowth.paper.stages.model_training import joined_models
 from normgrowth.paper.statements import statements
 from normgrowth.report.sentences.reproduction import measured_numbers
 from normgrowth.results import Provenance

@@ -19,7 +19,7 @@ import torch
 from normgrowth.lab.build import corpus_of
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.train import train
-from normgrowth.paper.stages.trained_models import measured
+from normgrowth.paper.stages.model_training import measured
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "records" / "lab"

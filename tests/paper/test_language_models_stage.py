@@ -16,8 +16,8 @@ from normgrowth.paper.claims import CLAIMS, saturated_models
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import figures
+from normgrowth.paper.stages.model_training import sentence_losses, train_models
 from normgrowth.paper.stages.stage import StageContext
-from normgrowth.paper.stages.trained_models import sentence_losses, train_models
 
 TINY = preset(
     "tiny",

@@ -71,7 +71,7 @@ def _small_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> Trai
 
 
 def language_models(context: StageContext, settings: LanguageModels) -> StoredResult:
-    from normgrowth.paper.stages.trained_models import train_models
+    from normgrowth.paper.stages.model_training import train_models
 
     return train_models(context, settings.models())
 
