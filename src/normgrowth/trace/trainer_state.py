@@ -72,8 +72,9 @@ def recorded_groups(source: object) -> tuple[OptimizerGroup, ...]:
 
 
 def _group(said: dict[str, Any], sizes: dict[int, int]) -> OptimizerGroup | None:
-    decay, decoupled, betas = (said.get(key) for key in ("weight_decay", "decoupled_weight_decay", "betas"))
-    members = said.get("params")
+    keys = ("weight_decay", "decoupled_weight_decay", "betas", "params")
+    values: list[Any] = [said.get(key) for key in keys]
+    decay, decoupled, betas, members = values
     if type(decay) not in (int, float) or type(decoupled) is not bool or type(members) is not list:
         return None
     pair = betas if type(betas) in (tuple, list) and [type(one) for one in betas] == [float, float] else None
