@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.ipc
 import pytest
 
 import normgrowth
@@ -242,8 +243,14 @@ def test_tracing_safetensors_needs_no_torch(tmp_path):
     assert not heavy & {"torch", "transformers", "tensorflow"}
 
 
-def test_tracking_a_small_model_loads_only_what_writes_its_log(tmp_path):
-    """Memory of the training process: numba and pandas would take 40 to 100 MB."""
+def _batches(run: Path) -> list[pyarrow.RecordBatch]:
+    """The measured steps in a tracker's log."""
+    with pyarrow.ipc.open_stream(run / "steps" / "part-000.arrows") as stream:
+        return list(stream)
+
+
+def test_tracking_a_small_model_loads_nothing_heavy(tmp_path):
+    """Memory of the training process: numba, pandas and pyarrow would take 30 to 100 MB."""
     before = "import torch; model = torch.nn.Linear(4, 4); optimizer = torch.optim.AdamW(model.parameters())"
     tracked = f"""{before}
 from normgrowth import NormTracker
@@ -253,8 +260,17 @@ for _ in range(3):
     optimizer.step()
 assert tracker.latest()["norm/model"] > 0"""
     added = loaded_after(tracked) - loaded_after(before)
-    assert "pyarrow" in added  # the log is written
-    assert not added & {"numba", "llvmlite", "pandas", "matplotlib", "rich", "transformers", "scipy"}
+    assert [len(batch) for batch in _batches(tmp_path / "run")] == [1, 1, 1, 1]  # steps 0 to 3
+    assert not added & {
+        "numba",
+        "llvmlite",
+        "pandas",
+        "pyarrow",
+        "matplotlib",
+        "rich",
+        "transformers",
+        "scipy",
+    }
 
 
 def test_help_loads_nothing_heavy():

@@ -181,6 +181,16 @@ def test_one_factor_for_all_gradients(runs, factor):
     assert ("loss scale that" in str(found)) == (factor == 65536.0)
 
 
+def norms_of_tensors(run):
+    """The norm of each tensor at each step."""
+    norms = ng.load(run).matrix("norm", by="tensor")
+    return {
+        (step, name): value
+        for step, row in zip(norms.steps.tolist(), norms.values, strict=True)
+        for name, value in zip(norms.names, row, strict=True)
+    }
+
+
 def test_weights_that_change_outside_of_the_optimizer(runs):
     found = ng.compare(runs(ONE), changed(runs(ONE), scaled("norm", 1.1, step=4, name="up.weight")))
     assert (found.diagnoses[0].cause, found.diagnoses[0].step) == ("outside", 4)
@@ -188,12 +198,7 @@ def test_weights_that_change_outside_of_the_optimizer(runs):
 
 
 def test_weights_that_change_more_than_the_step_explains(runs):
-    norms = ng.load(runs(ONE)).records.where(level="tensor").matrix("norm", level="tensor")
-    norm = {
-        (step, name): value
-        for step, row in zip(norms.steps, norms.values, strict=True)
-        for name, value in zip(norms.names, row, strict=True)
-    }
+    norm = norms_of_tensors(runs(ONE))
 
     def change(row):
         step, name, quantity = row["step"], row["name"], row["quantity"]
@@ -242,9 +247,15 @@ def test_rounding_has_a_size_and_a_growth(runs):
 
 
 def test_the_growth_of_rounding_is_the_one_that_was_planted(runs):
+    norm = norms_of_tensors(runs(ONE))
+
     def growing(row):
-        hit = row["quantity"] == "norm" and row["level"] == "tensor"
-        return {**row, "value": row["value"] * (1 + 1e-6 * 1.2 ** row["step"])} if hit else row
+        step, name, quantity = row["step"], row["name"], row["quantity"]
+        if row["level"] != "tensor" or quantity not in ("norm", "growth"):
+            return row
+        here = norm[step, name] * (1 + 1e-6 * 1.2**step)
+        before = 0.0 if step == 0 else norm[step - 1, name] * (1 + 1e-6 * 1.2 ** (step - 1))
+        return {**row, "value": here if quantity == "norm" else here**2 - before**2}
 
     found = ng.compare(runs(ONE), changed(runs(ONE), growing))
     assert not found.parted

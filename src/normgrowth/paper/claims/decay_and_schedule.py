@@ -107,7 +107,7 @@ class ScheduleDecides(Claim):
 
 def exponent(model: TrainedModel) -> float:
     """The slope of log‖θ‖ against log t over the later half of training."""
-    return float(local_exponents(model.measured.where(level="model").matrix("norm"))[0])
+    return float(local_exponents(model.measured.matrix("norm", level="model"))[0])
 
 
 def _network(model: TrainedModel) -> tuple[object, ...]:
