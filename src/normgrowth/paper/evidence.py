@@ -393,7 +393,7 @@ class TrainedModels:
         )
         epochs = sorted(one.epochs for one in self.models if one.epochs is not None)
         times = dict.fromkeys(f"{one:.2g}" for one in (*epochs[:1], *epochs[-1:]))
-        trained = f" ({' to '.join(times)} epochs)" if epochs else ""
+        trained = f" ({' to '.join(times)} {'epoch' if [*times] == ['1'] else 'epochs'})" if epochs else ""
         return f"{len(self.models)} language models{shapes} trained here on {corpora}{trained}"
 
     def where(self, **choices: Any) -> list[TrainedModel]:

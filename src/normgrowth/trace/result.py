@@ -75,9 +75,10 @@ class Trace(Result):
             return f"Trace({visible(self.source or self.run)}, no steps)"
         rows = self.records.where(level="model", quantity="norm", scale=None)
         norms = dict(zip(*(rows.table[name].to_pylist() for name in ("step", "value")), strict=True))
-        ends = [norms[step] for step in (steps[0], steps[-1]) if step in norms]
+        first, last = steps[0], steps[-1]
+        ends = [norms[step] for step in (first, last) if step in norms]
         grew = f"; norm {' to '.join(f'{norm:.6g}' for norm in dict.fromkeys(ends))}" if ends else ""
-        which = f"steps {steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"step {steps[0]:,}"
+        which = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
         return f"Trace({visible(self.source or self.run)}, {len(steps):,} checkpoints, {which}{grew})"
 
     def warn(self, stacklevel: int = 2) -> None:

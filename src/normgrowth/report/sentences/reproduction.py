@@ -40,4 +40,9 @@ def failure_sentences(result: Reproduction) -> list[str]:
 
 
 def measured_numbers(measured: Mapping[str, float | None]) -> str:
-    return "; ".join(f"{label} {number(value, 3)}" for label, value in measured.items() if value is not None)
+    """The measured numbers with their labels: counts in full, others with three significant digits."""
+    return "; ".join(
+        f"{label} {f'{value:,.0f}' if float(value).is_integer() else number(value, 3)}"
+        for label, value in measured.items()
+        if value is not None
+    )

@@ -65,7 +65,7 @@ def _remarks(result: Reproduction, console: "Console") -> None:
 def _counts(claims: Sequence[Judgment], console: "Console") -> None:
     counts = Counter(claim.verdict for claim in claims)
     said = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in ORDER if counts[verdict])
-    say(console, f"{len(claims)} claims. {said}.", "bold")
+    say(console, f"{len(claims)} {'claim' if len(claims) == 1 else 'claims'}. {said}.", "bold")
 
 
 def _claims(claims: Sequence[Judgment], console: "Console") -> None:

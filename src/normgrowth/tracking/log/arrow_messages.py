@@ -28,7 +28,8 @@ class Pairs(list[tuple[int, int]]):
     """A vector of structs of two int64."""
 
 
-Node = Number | Pairs | str | Sequence["Node"] | Mapping[int, "Node"]  # a mapping is a table: slot -> field
+Reference = Pairs | str | Sequence["Reference"] | Mapping[int, "Node"]  # a mapping is a table: slot -> field
+Node = Number | Reference
 
 
 def schema_message(values: int, metadata: Mapping[str, str]) -> bytes:
@@ -52,7 +53,9 @@ def batch_message(values: int) -> bytes:
     return _message(RECORD_BATCH, {0: Number("<q", 1), 1: lengths, 2: buffers}, body=sums + 16)
 
 
-def _field(name: str, kind: int, of_kind: Mapping[int, Node], children: Sequence[Node] = ()) -> Node:
+def _field(
+    name: str, kind: int, of_kind: Mapping[int, Node], children: Sequence[Reference] = ()
+) -> Reference:
     return {0: name, 1: Number("<?", True), 2: Number("<B", kind), 3: of_kind, 5: children}
 
 
@@ -64,7 +67,7 @@ def _message(kind: int, header: Mapping[int, Node], body: int) -> bytes:
     return START + struct.pack("<i", len(content)) + bytes(content)
 
 
-def _append(content: bytearray, node: Node) -> int:
+def _append(content: bytearray, node: Reference) -> int:
     """Append a node and all it refers to; its position."""
     if isinstance(node, str):
         return _append_string(content, node)
@@ -113,5 +116,5 @@ def _append_table(content: bytearray, fields: Mapping[int, Node]) -> int:
     return table
 
 
-def _refer(content: bytearray, place: int, node: Node) -> None:
+def _refer(content: bytearray, place: int, node: Reference) -> None:
     struct.pack_into(OFFSET, content, place, _append(content, node) - place)
