@@ -203,4 +203,4 @@ def test_verdicts_are_said_for_every_kind_of_series():
             assert sentences
             assert all(text.endswith(".") and "nan" not in text for text in sentences)
     alone = verdict(fit(STEPS, np.sqrt(STEPS) + noise + 1, laws="sqrt", bootstrap=0).only)
-    assert alone[0].startswith("the paper's law")
+    assert alone[0].startswith("The paper's law")

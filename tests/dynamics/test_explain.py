@@ -283,7 +283,7 @@ def test_uniform_growth_and_its_opposite(traced):
     np.testing.assert_allclose(uneven.last_share, [0.9, 0.1])
     assert uneven.spread == pytest.approx(3)
     assert uneven.moved == pytest.approx(0.4)
-    assert all(part in uniformity_sentence(uneven) for part in ("×1 (layer.1)", "×3 (layer.0)"))
+    assert all(part in uniformity_sentence(uneven) for part in ("×1.0000 (layer.1)", "×3.0000 (layer.0)"))
     assert uniformity(records, level="tensor").names == tuple(PARTS)
     with pytest.raises(InputError, match="no norms at level block"):
         uniformity(records, level="block")

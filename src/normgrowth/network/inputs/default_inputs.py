@@ -52,7 +52,9 @@ def default_inputs(
     config = getattr(model, "config", None)
     asked = getattr(model, "main_input_name", None)
     if config is None or asked is None:
-        raise InputError(f"{type(model).__name__}: its inputs are unknown; {FROM_PYTHON}")
+        raise InputError(
+            f"{type(model).__name__}: its inputs are unknown; {FROM_PYTHON}, with example inputs (inputs=)"
+        )
     if asked == "pixel_values":
         return Inputs({"pixel_values": _pixels(config, seed)}, f"noise as pixels, seed {seed}")
     size = vocabulary_size(model)

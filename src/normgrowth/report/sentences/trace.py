@@ -10,7 +10,7 @@ from normgrowth.report.numbers import cosine, number, percent, signed, small, ti
 from normgrowth.text import visible
 from normgrowth.trace.result import MATRICES, Selection, Trace
 
-MOST = 6  # sentences on one trace
+MOST = 5  # sentences on one trace
 
 
 def model_title(selection: Selection | None) -> str:
@@ -32,7 +32,7 @@ def _count(x: float) -> str:
 
 
 def sentences(given: "Records | Trace | Grids") -> list[str]:
-    """At most six sentences on a trace, the most important first."""
+    """At most five sentences on a trace, the most important first."""
     grids = given if isinstance(given, Grids) else Grids(given)
     makers = (
         nonfinite_sentence,
