@@ -102,13 +102,17 @@ def test_figures_lay_the_traced_series_over_the_published_one(series):
         assert lines[0] > lines[1]
 
 
-def test_the_command_from_a_web_server(folder, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "only",
+    ["norm-sqrt", pytest.param("norm-sqrt,fig1", marks=pytest.mark.slow)],  # fig1 trains the demo's models
+)
+def test_the_command_from_a_web_server(folder, tmp_path, capsys, only):
     with RangeServer(folder) as server:
-        options = ["--only", "norm-sqrt,fig1", "-o", str(tmp_path / "out"), "--json"]
+        options = ["--only", only, "-o", str(tmp_path / "out"), "--json"]
         assert main(["reproduce", "--t5", server.url, *options]) == 0
     claim = next(one for one in json.loads(capsys.readouterr().out)["claims"] if one["id"] == "norm-sqrt")
     assert claim["data"] == f"traced here: {server.url}"
-    assert (tmp_path / "out" / "figures" / "fig1.svg").is_file()
+    assert (tmp_path / "out" / "figures" / "fig1.svg").is_file() == ("fig1" in only)
     kept = tmp_path / "out" / "stages" / "t5"
     assert main(["reproduce", "--t5", str(kept), *options]) == 0  # its trace will do
     again = next(one for one in json.loads(capsys.readouterr().out)["claims"] if one["id"] == "norm-sqrt")
