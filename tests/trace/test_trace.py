@@ -36,7 +36,6 @@ def angle(a, b):
     return 2 * np.arctan2(np.linalg.norm(u - v), np.linalg.norm(u + v))
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_matrices_and_vectors_are_parts(tmp_path):
     """By the number of dimensions of each tensor; a series of matrices alone has no parts."""
     states = walk(3)
@@ -56,6 +55,7 @@ def test_matrices_and_vectors_are_parts(tmp_path):
     assert "part" not in trace(write_series(tmp_path / "one", alone)).records.distinct("level")
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("format", ["safetensors", "pt", "distributed"])
 def test_every_scope_equals_the_obvious_code(tmp_path, format):
     states = walk(5)

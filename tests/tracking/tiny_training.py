@@ -113,6 +113,8 @@ def members(model: nn.Module, level: str, name: str) -> list[str]:
     names = [n for n, _ in model.named_parameters()]  # ties counted once
     if level == "model":
         return names
+    if level == "part":
+        return [n for n, p in model.named_parameters() if (p.ndim > 1) == (name == "matrices")]
     if level == "layer":
         return [n for n in names if n.startswith(f"layers.{name.removeprefix('layer.')}.")]
     roles = {
