@@ -119,7 +119,7 @@ def labels(folders: Sequence[Path | str]) -> list[str]:
 
 
 def did_you_mean(path: Path | str) -> str:
-    """A similar name that exists, as the end of an error about a path that does not; "" if there is none."""
+    """The end of an error about a missing path: a similar path that exists, or "" if no path is similar."""
     path = Path(path)
     try:
         names = [other.name for other in path.parent.iterdir()]

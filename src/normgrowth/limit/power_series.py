@@ -217,7 +217,7 @@ def masked(value: Tensor) -> Tensor | None:
 
 
 def infinite(value: Tensor) -> Tensor | None:
-    """Minus infinity for masks, infinity for constants above minus the bound, else 0; None if there are none."""
+    """A tensor of −∞ at masks, ∞ at constants as large as a mask, 0 elsewhere; None if it would be all 0."""
     hidden = masked(value)
     if hidden is None and not (value.is_floating_point() and value.numel()):
         return None

@@ -49,9 +49,9 @@ def recorded_schedule(source: object) -> Schedule | None:
 
 
 def recorded_groups(source: object) -> tuple[OptimizerGroup, ...]:
-    """Return the parameter groups in the last optimizer.pt of a local folder of checkpoints; () if there is none.
+    """Return the parameter groups in the last optimizer.pt of a local folder of checkpoints; () without such a file.
 
-    Files that do not say whether the decay is decoupled, as those of torch before 2.7, count as none.
+    Files that do not say whether the decay is decoupled (older versions of torch) are ignored.
     """
     folder = Path(source) if isinstance(source, str | Path) else None
     if folder is None or not folder.is_dir():

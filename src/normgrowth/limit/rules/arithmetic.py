@@ -44,7 +44,7 @@ def series(value: Any, like: Series | None = None) -> Series:
 
 
 def infinite_part(x: Series) -> Tensor | None:
-    """The infinite elements of a constant, among them its masks, and 0 elsewhere; None if there are none."""
+    """A tensor with the infinite elements of a constant, including masks, and 0 elsewhere; None if all are finite."""
     return infinite(x.top.value) if x.is_constant and not x.top.sources else None
 
 

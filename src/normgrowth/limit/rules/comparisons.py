@@ -95,7 +95,7 @@ def _order(a: Any, b: Any) -> tuple[Tensor, Series, Tensor]:
 
 
 def _edge(x: Series) -> Tensor | None:
-    """The infinite elements of a series, and 0 elsewhere; None if there are none."""
+    """A tensor with the infinite elements of a series, and 0 elsewhere; None if all are finite."""
     if x.is_constant:
         return infinite_part(x)
     endless = x.top.value.isinf()

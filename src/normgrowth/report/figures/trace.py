@@ -175,7 +175,7 @@ def figure_roles(trace: Trace) -> "Figure | None":
 
 @drawing("Growth with and without embeddings")
 def figure_embeddings(trace: Trace) -> "Figure | None":
-    """The norm of all counted parameters, and beside it that without embeddings, positions and the head.
+    """Two panels: the norm of all counted parameters, and the norm without embeddings, positions and the head.
 
     None if the trace does not count them; `trace --include all` does.
     """

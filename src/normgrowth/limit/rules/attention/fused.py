@@ -81,9 +81,9 @@ def attention(
 
 
 def _closed(mask: Any) -> Tensor | None:
-    """The queries whose keys are all hidden by minus infinity, for which the kernels return 0; None if there are none.
+    """The queries that see no key, because the mask is −∞ at all keys; None if every query sees a key.
 
-    A finite mask in all keys hides none of them.
+    PyTorch's kernels return 0 for such a query. A finite mask hides no key.
     """
     if not isinstance(mask, Tensor):
         return None
