@@ -70,8 +70,9 @@ state = {
     "train_state": {"step": torch.tensor(12, dtype=torch.int32)},
 }
 dcp.save(state, checkpoint_id=folder)
-dist.destroy_process_group()
-os._exit(0)  # a thread of gloo can abort the interpreter as it ends
+os.close(1)  # this rank has finished
+sys.stdin.read()  # until both have
+os._exit(0)  # without teardown: threads of the process group can abort the process
 """
 
 
@@ -152,9 +153,17 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scratch = tmp_path_factory.mktemp("sharded")
     command = [sys.executable, "-W", "ignore", "-c", SHARDED]
     ranks = [
-        subprocess.Popen([*command, str(rank), scratch / "store", scratch / "run"], stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(rank), scratch / "store", scratch / "run"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         for rank in range(2)
     ]
+    for rank in ranks:
+        assert rank.stdout is not None
+        rank.stdout.read()
     errors = [rank.communicate(timeout=300)[1].decode() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], errors
     return scratch / "run"

@@ -34,8 +34,6 @@ def run_rank(rank: int, ranks: int, runs: dict[str, Any], module: Any, folder: P
         module.train(settings, folder / name)
         if ranks > 1:
             dist.barrier()
-    if ranks > 1:
-        dist.destroy_process_group()
 
 
 def main(module: Any, folder: Path) -> None:

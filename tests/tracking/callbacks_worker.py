@@ -6,6 +6,7 @@ must have: they come from given weights, so that nothing depends on how well tra
 """
 
 import json
+import os
 import sys
 import warnings
 from datetime import timedelta
@@ -157,5 +158,8 @@ if __name__ == "__main__":
         write_down(place, of_transformers(place))
     else:
         of_lightning(place, *sys.argv[3:])
-    if torch.distributed.is_initialized():  # threads that outlive the interpreter end it with a signal
-        torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():  # threads of a process group can abort the process as it ends
+        torch.distributed.barrier()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -426,7 +426,6 @@ def run_rank(rank: int, ranks: int, folder: Path) -> None:
             results[check.__name__] = traceback.format_exc()
         (folder / f"results-{rank}.json").write_text(json.dumps(results))
         dist.barrier()
-    dist.destroy_process_group()
 
 
 def main(ranks: int, folder: Path) -> None:

@@ -31,5 +31,5 @@ class Listener(pl.Callback):
     def on_train_end(self, trainer, pl_module):
         callback = next(one for one in trainer.callbacks if isinstance(one, NormCallback))
         found = {"rank": trainer.global_rank, "wrapped": type(trainer.strategy.model).__name__}
-        found |= {"history": self.history, "has records": has_records(callback.trackers[0])}
+        found |= {"history": self.history, "contains records": has_records(callback.trackers[0])}
         write_down(self.folder, found)
