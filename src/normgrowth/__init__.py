@@ -38,6 +38,7 @@ from normgrowth.compare import compare
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lint import lint
+from normgrowth.parameters import parameters
 from normgrowth.report import report
 from normgrowth.trace import trace
 
@@ -45,7 +46,7 @@ TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during an import p
 if TYPE_CHECKING:
     from typing import Any
 
-    from normgrowth.checkpoints.parameters.parameter_list import Parameters, parameters
+    from normgrowth.checkpoints.parameters.parameter_list import Parameters
     from normgrowth.checkpoints.series import open_source
     from normgrowth.compare.result import Comparison
     from normgrowth.dynamics.equilibrium import equilibrium
@@ -169,7 +170,6 @@ _HOME = {
     "load": "normgrowth.results",
     "load_model": "normgrowth.network.models.load",
     "open_source": "normgrowth.checkpoints.series",
-    "parameters": "normgrowth.checkpoints.parameters.parameter_list",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
     "reproduce": "normgrowth.paper.reproduce",

@@ -3,7 +3,7 @@
 from normgrowth.cli.command import Command
 
 COMMAND = Command(
-    verb="normgrowth.checkpoints.parameters.parameter_list:parameters",
+    verb="normgrowth.parameters:parameters",
     summary="list the tensors of a checkpoint: layer, role, counted or not",
     description="List the tensors of the first checkpoint: layer and role of each, and whether norms count it.",
     examples="""  normgrowth parameters model.safetensors

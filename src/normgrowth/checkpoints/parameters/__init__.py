@@ -2,5 +2,5 @@
 
 parameter_names.py   parameter name -> layer, role, counted or not; blocks.py, roles.py: its rules
 selection.py         which parameters a norm counts; adapters.py: LoRA factors
-parameter_list.py    the verb `parameters`: a list of all tensors
+parameter_list.py    the result type `Parameters`: a list of all tensors
 """

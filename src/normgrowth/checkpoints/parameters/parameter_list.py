@@ -1,19 +1,15 @@
-"""`parameters`: the layer and role of each tensor of a checkpoint, and whether it is counted."""
+"""`Parameters`: the tensors of a checkpoint with their layers and roles, and whether they are counted."""
 
-import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any, ClassVar, overload
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
-from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.parameters.parameter_names import Kind
 from normgrowth.checkpoints.parameters.selection import Selection, stored_copies
-from normgrowth.checkpoints.series import open_source
-from normgrowth.errors import SeriesWarning
+from normgrowth.checkpoints.series import CheckpointSeries
 from normgrowth.records import Records, installed
 from normgrowth.results import Provenance, Result
 
@@ -82,36 +78,19 @@ class Parameters(Result, Sequence[Parameter]):
         return installed("polars").DataFrame(list(map(asdict, self.parameters)))
 
 
-def parameters(
-    source: str | Path | Sequence[str | Path],
-    *,
-    include: str = DEFAULT_INCLUDE,
-    select: str | None = None,
-    exclude: str | None = None,
-    endpoint: str | None = None,
-) -> Parameters:
-    """The layer and role of each tensor of the first checkpoint of a source, and whether it is counted.
-
-    include, select, exclude: which parameters are counted, as for `trace`. Only the header is read; for local
-    checkpoints, also the values of heads that may be copies of their embedding.
-    """
-    selection = Selection(include, select, exclude)
-    series = open_source(source if isinstance(source, str | Path) else list(source), endpoint=endpoint)
+def list_parameters(series: CheckpointSeries, selection: Selection) -> Parameters:
+    """The parameters of the first checkpoint of a series."""
     entry = series.entries[0]
     with closing(entry.open()) as checkpoint:
-        notes = (*series.notes, *(f"{checkpoint.label}: {note}" for note in checkpoint.notes))
-        listed = _listed(checkpoint, selection)
-    for note in notes:
-        warnings.warn(note, SeriesWarning, stacklevel=2)
-    return Parameters(
-        source=series.label,
-        checkpoint=entry.label,
-        step=entry.step,
-        selection=selection,
-        parameters=listed,
-        notes=notes,
-        provenance=Provenance.now(),
-    )
+        return Parameters(
+            source=series.label,
+            checkpoint=entry.label,
+            step=entry.step,
+            selection=selection,
+            parameters=_listed(checkpoint, selection),
+            notes=(*series.notes, *(f"{checkpoint.label}: {note}" for note in checkpoint.notes)),
+            provenance=Provenance.now(),
+        )
 
 
 def _listed(checkpoint: Checkpoint, selection: Selection) -> tuple[Parameter, ...]:
