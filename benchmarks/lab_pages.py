@@ -16,7 +16,7 @@ from pages import table as as_table
 
 from normgrowth import Records, fit
 from normgrowth.fit.result import Fits
-from normgrowth.network.heads.heads import Heads
+from normgrowth.network.heads.result import Heads
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.report.figures.heads import atlas
 from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, laid_out, style

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from normgrowth.network.heads.heads import Heads
+from normgrowth.network.heads.result import Heads
 from normgrowth.records import Block, Records
 from normgrowth.stored_result import StoredResult
 

@@ -29,7 +29,7 @@ BASE = {
     "measurements",
 }
 ENGINES = {"checkpoints", "moments"} | BASE
-VERBS = {"trace", "lint", "compare", "fit", "dynamics", "limit", "network", "tracking", "lab"}
+VERBS = {"trace", "lint", "compare", "fit", "dynamics", "limit", "network", "tracking", "lab", "heads"}
 ALLOWED = {
     "cli": {"paper", "report"} | VERBS | ENGINES,
     "paper": {"report"} | VERBS | ENGINES,
@@ -47,6 +47,7 @@ ALLOWED = {
     }
     | VERBS,
     "parameters": {"checkpoints", "errors"},
+    "heads": {"network", "errors"},
     "lab": {"tracking", "network", "limit", "trace", "dynamics"} | ENGINES,
     "tracking": {"network", "limit", "trace", "dynamics"} | ENGINES,
     "network": {"limit", "trace", "lint"} | ENGINES,

@@ -21,7 +21,7 @@ from normgrowth.lab.settings import TrainSettings
 from normgrowth.limit.degrees import Degrees, ModuleDegree
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
-from normgrowth.network.heads.heads import Heads
+from normgrowth.network.heads.result import Heads
 from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.network.saturation.saturation import Saturation
 from normgrowth.network.scaling.scaling import Scaling

@@ -37,6 +37,7 @@ The public names. Most are loaded on first use, so ``import normgrowth`` is fast
 from normgrowth.compare import compare
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
+from normgrowth.heads import heads
 from normgrowth.lint import lint
 from normgrowth.parameters import parameters
 from normgrowth.report import report
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
     from normgrowth.network.behavior.behavior import Behavior, behavior
-    from normgrowth.network.heads.heads import Heads, heads
+    from normgrowth.network.heads.result import Heads
     from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
     from normgrowth.network.saturation.saturation import Saturation, saturation
@@ -140,7 +141,7 @@ _HOME = {
     "preset": "normgrowth.lab.settings",
     "Comparison": "normgrowth.compare.result",
     "Degrees": "normgrowth.limit.degrees",
-    "Heads": "normgrowth.network.heads.heads",
+    "Heads": "normgrowth.network.heads.result",
     "Dynamics": "normgrowth.dynamics.result",
     "Findings": "normgrowth.lint.result",
     "Fits": "normgrowth.fit.result",
@@ -166,7 +167,6 @@ _HOME = {
     "UnsupportedOperation": "normgrowth.errors",
     "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",
-    "heads": "normgrowth.network.heads.heads",
     "load": "normgrowth.results",
     "load_model": "normgrowth.network.models.load",
     "open_source": "normgrowth.checkpoints.series",

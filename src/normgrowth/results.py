@@ -42,7 +42,7 @@ KINDS: dict[str, str] = {
     "dynamics": "normgrowth.dynamics.result:Dynamics",
     "degrees": "normgrowth.limit.degrees:Degrees",
     "saturation": "normgrowth.network.saturation.saturation:Saturation",
-    "heads": "normgrowth.network.heads.heads:Heads",
+    "heads": "normgrowth.network.heads.result:Heads",
     "scaling": "normgrowth.network.scaling.scaling:Scaling",
     "behavior": "normgrowth.network.behavior.behavior:Behavior",
     "run": "normgrowth.lab.run:Run",

@@ -9,7 +9,8 @@ import torch
 from tiny_configs import tiny_config
 
 from normgrowth.errors import InputError
-from normgrowth.network.heads.heads import Heads, heads
+from normgrowth.heads import heads
+from normgrowth.network.heads.result import Heads
 from normgrowth.network.models import encoder_folder as stored
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
 from normgrowth.network.models.load import load_model

@@ -17,10 +17,10 @@ from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.attention_capture import BLOCK, WHOLE, seen, seen_weights
 from normgrowth.network.heads import heads as verb
-from normgrowth.network.heads.heads import Heads, kind, kinds
 from normgrowth.network.heads.measurement import HARD_QUERIES
 from normgrowth.network.heads.passes import wide_copy
 from normgrowth.network.heads.patterns import patterns
+from normgrowth.network.heads.result import Heads, kind, kinds
 from normgrowth.network.heads.statistics import Tally, add_soft
 from normgrowth.network.inputs.batches import read_rows
 from normgrowth.network.models.encoder_folder import StoredEncoder, Words

@@ -9,7 +9,7 @@ from report_records import HEAD_KINDS, known_heads, numbers
 from rich.console import Console
 
 from normgrowth.errors import InputError
-from normgrowth.network.heads.heads import Heads
+from normgrowth.network.heads.result import Heads
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.records import Block, Records
 from normgrowth.report.figures.heads import (

@@ -32,7 +32,7 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 
 
 COMMAND = Command(
-    verb="normgrowth.network.heads.heads:heads",
+    verb="normgrowth.heads:heads",
     summary="measure which positions every attention head attends to, soft and saturated",
     description="Measure which positions every attention head attends to. In the trained (soft) network: entropy,\n"
     "attention sinks, distance to attended positions, distance from hard attention. In the saturated\n"

@@ -19,7 +19,7 @@ from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
-from normgrowth.network.heads.heads import Heads
+from normgrowth.network.heads.result import Heads
 from normgrowth.paper.t5_series import PublishedT5, T5Series
 from normgrowth.records import Records
 from normgrowth.serialization.json_types import converted

@@ -14,9 +14,9 @@ from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note
-from normgrowth.network.heads.heads import Heads, MeasuredHeads, kind
 from normgrowth.network.heads.passes import Passes, head_name, numbers
 from normgrowth.network.heads.patterns import patterns
+from normgrowth.network.heads.result import Heads, MeasuredHeads, kind
 from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
 from normgrowth.network.hidden_states import check_scales, check_weights, measured_part
 from normgrowth.network.inputs.batches import Batch, Sentences, Texts, make_batches, model_info, read_input

@@ -10,8 +10,8 @@ from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.module_names import counted
 from normgrowth.network.attention_capture import Call, seen
 from normgrowth.network.heads.call_sites import Where
-from normgrowth.network.heads.heads import AttentionPatterns, HeadPattern
 from normgrowth.network.heads.passes import Passes, head_name, numbers, run
+from normgrowth.network.heads.result import AttentionPatterns, HeadPattern
 from normgrowth.network.hidden_states import (
     check_weights,
     evaluating,

@@ -9,7 +9,7 @@ values.
 import numpy as np
 
 from normgrowth.errors import InputError
-from normgrowth.network.heads.heads import Heads, MeasuredHeads
+from normgrowth.network.heads.result import Heads, MeasuredHeads
 from normgrowth.network.measured import ModelInfo
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Block, Records

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from normgrowth import engine
 from normgrowth.checkpoints.parameters.selection import Selection
+from normgrowth.heads import heads
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken, margins
@@ -28,7 +29,7 @@ from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.behavior.behavior import behavior
-from normgrowth.network.heads.heads import Heads, heads
+from normgrowth.network.heads.result import Heads
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.network.models.encoders import LanguageModel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.network.heads.result import Heads, HeadTable
 from normgrowth.report.figures.style import (
     BLUE,
     GRAY,

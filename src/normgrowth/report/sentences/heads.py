@@ -6,7 +6,7 @@ from math import inf, isfinite, nan
 import numpy as np
 
 from normgrowth.errors import InputError
-from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.network.heads.result import Heads, HeadTable
 from normgrowth.report.numbers import number, percent
 
 KINDS = (

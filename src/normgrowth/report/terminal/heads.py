@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.network.heads.result import Heads, HeadTable
 from normgrowth.report.numbers import percent
 from normgrowth.report.sentences.heads import KINDS, factor, few, model_sentences, tables
 from normgrowth.report.sentences.saturation import text_sentence

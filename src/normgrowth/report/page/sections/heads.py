@@ -5,7 +5,7 @@ from math import isfinite
 
 import numpy as np
 
-from normgrowth.network.heads.heads import Heads, HeadTable
+from normgrowth.network.heads.result import Heads, HeadTable
 from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import ChartAxis, Map, Section, SummaryRow, Table, column, words

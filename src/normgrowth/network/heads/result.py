@@ -1,4 +1,4 @@
-"""`heads`: statistics of every attention head, in the network and in its saturated limit (section 4.3, Figure 3).
+"""`Heads`: statistics of every attention head, in the network and in its saturated limit (section 4.3, Figure 3).
 
 Quantities of each head are means over queries unless noted otherwise. A query that sees only one position (the first
 token of a causal model) has no choice and is excluded from all of them. Padding counts neither as query nor as key.
@@ -36,32 +36,25 @@ Level "head" has one row per head. Levels "layer" and "model" have the mean over
 the median for gap and hard_scale. Notes name what was left out. `kinds` classifies heads by the thresholds below.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.engine import Progress
-from normgrowth.errors import InputError
-from normgrowth.network.measured import ModelInfo, each_batch, from_sidecar, measure_each, source_of
+from normgrowth.network.measured import ModelInfo, from_sidecar
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line, visible
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from normgrowth.network.models.load import LoadedModel
+    pass
 
 Floats = NDArray[np.float64]
 
-SENTENCES = 200  # as in the paper's Figure 3
-BATCH_TOKENS = 2048
 TOLERANCE = 0.01  # a hard head has at most this share of its weight outside the largest position
 
 # Kinds of heads; the first that fits applies. Each has a threshold for the network itself and one for its limit.
@@ -202,79 +195,6 @@ class Heads(Result):
         return super().from_stored(stored if current else _from_schema_1(stored))
 
 
-def heads(
-    model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
-    texts: "str | Path | Sequence[str] | None" = None,
-    *,
-    inputs: Any = None,
-    tokenizer: Any = None,
-    sentences: int = SENTENCES,
-    exact: bool = True,
-    c: Sequence[float] = (),
-    window: int | None = None,
-    tolerance: float = TOLERANCE,
-    show: str | None = None,
-    show_heads: Sequence[str] = (),
-    batch_tokens: int = BATCH_TOKENS,
-    fixed: Sequence[str] = (),
-    seed: int = 0,
-    dtype: str | None = None,
-    attention: str | None = None,
-    model_type: str | None = None,
-    step: int | None = None,
-    run: str | None = None,
-    out: Path | str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Heads:
-    """Statistics of every attention head of a model. The model stays bit-identical.
-
-    model: a module, a name for `load_model`, or a list of these. For an encoder-decoder model, the encoder is measured.
-    texts: sentences, or a file with one sentence per line (default: sentences of the Python documentation).
-    inputs: instead of texts, a batch or a list of batches: token ids, or a dict of tensors, where `attention_mask`
-    marks padding.
-    exact: also measure the saturated network (the exact limit). c: also measure with c times the weights, which needs
-    a copy of the model in float64. window: also measure the published form, on sentences padded to this many tokens.
-    tolerance: maximum weight outside the largest position in a hard head, for hard_scale.
-    show: a sentence whose attention patterns are stored; show_heads: names of the heads (default: the clearest).
-    fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
-    seed, dtype, attention, model_type: options of `load_model` for a model given by name. step, run: step and run of
-    the records; the default is the step of a checkpoint's folder, else 0.
-    out: output folder; overwrite: replace another result there.
-    """
-    from normgrowth.network.heads.measurement import measure
-
-    if show_heads and show is None:
-        raise InputError("show_heads needs a sentence: pass it as show")
-    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
-    factors, batches = tuple(float(factor) for factor in c), each_batch(inputs)
-
-    def measured(one: Any, name: str) -> Heads:
-        return measure(
-            one,
-            texts,
-            batches,
-            load=load,
-            tokenizer=tokenizer,
-            sentences=sentences,
-            exact=exact,
-            c=factors,
-            window=window,
-            tolerance=tolerance,
-            show=show,
-            show_heads=show_heads,
-            batch_tokens=batch_tokens,
-            fixed=tuple(fixed),
-            step=step,
-            run=run or name,
-            progress=progress,
-        )
-
-    request = {"text": source_of(texts), "sentences": sentences, "window": window, "c": list(factors)}
-    request |= {"exact": exact, "tolerance": tolerance, "fixed": list(fixed), **load}
-    return measure_each(model, measured, "heads", request, out, overwrite)
-
-
 def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
     """The kind of a head from its quantities, in the network itself or saturated; "" if quantities are missing."""
     learned = quantities.get("saturated_learned_sink_share" if of_saturated else "learned_sink_share", 0.0)
@@ -351,7 +271,6 @@ __all__ = [
     "HeadTable",
     "Heads",
     "MeasuredHeads",
-    "heads",
     "kind",
     "kinds",
 ]
