@@ -41,6 +41,7 @@ from normgrowth.heads import heads
 from normgrowth.lint import lint
 from normgrowth.parameters import parameters
 from normgrowth.report import report
+from normgrowth.saturation import saturation
 from normgrowth.trace import trace
 
 TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during an import prints a traceback
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from normgrowth.network.heads.result import Heads
     from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
-    from normgrowth.network.saturation.saturation import Saturation, saturation
+    from normgrowth.network.saturation.result import Saturation
     from normgrowth.network.scaled_weights import scaled_weights
     from normgrowth.network.scaling.scaling import Scaling, scaling
     from normgrowth.paper.reproduce import reproduce
@@ -157,7 +158,7 @@ _HOME = {
     "Reproduction": "normgrowth.paper.reproduction",
     "Result": "normgrowth.results",
     "Run": "normgrowth.lab.run",
-    "Saturation": "normgrowth.network.saturation.saturation",
+    "Saturation": "normgrowth.network.saturation.result",
     "Behavior": "normgrowth.network.behavior.behavior",
     "Scaling": "normgrowth.network.scaling.scaling",
     "SeriesWarning": "normgrowth.errors",
@@ -176,7 +177,6 @@ _HOME = {
     "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
-    "saturation": "normgrowth.network.saturation.saturation",
     "behavior": "normgrowth.network.behavior.behavior",
     "scaling": "normgrowth.network.scaling.scaling",
     "sweep": "normgrowth.lab.sweep",

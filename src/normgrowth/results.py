@@ -41,7 +41,7 @@ KINDS: dict[str, str] = {
     "fits": "normgrowth.fit.result:Fits",
     "dynamics": "normgrowth.dynamics.result:Dynamics",
     "degrees": "normgrowth.limit.degrees:Degrees",
-    "saturation": "normgrowth.network.saturation.saturation:Saturation",
+    "saturation": "normgrowth.network.saturation.result:Saturation",
     "heads": "normgrowth.network.heads.result:Heads",
     "scaling": "normgrowth.network.scaling.scaling:Scaling",
     "behavior": "normgrowth.network.behavior.behavior:Behavior",

@@ -19,7 +19,7 @@ from tiny_configs import tiny_config
 from normgrowth import saturation
 from normgrowth.errors import InputError
 from normgrowth.network.models.load import load_model
-from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Records

@@ -13,7 +13,7 @@ from tiny_configs import tiny_config
 import normgrowth
 from normgrowth.errors import ConfigError, FolderMismatch, InputError
 from normgrowth.network.models.load import load_model
-from normgrowth.network.saturation.saturation import saturation
+from normgrowth.saturation import saturation
 
 transformers = pytest.importorskip("transformers")
 

@@ -24,7 +24,7 @@ from normgrowth.checkpoints.series import open_source
 from normgrowth.cli.main import main
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.network.saturation.checkpoint_loader import copy_weights
-from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.records import Records
 from normgrowth.report.figures.saturation import levels as draw_levels
 from normgrowth.report.sentences.saturation import rank_correlation

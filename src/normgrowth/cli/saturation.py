@@ -20,7 +20,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 
 
 COMMAND = Command(
-    verb="normgrowth.network.saturation.saturation:saturation",
+    verb="normgrowth.saturation:saturation",
     summary="measure how close models are to their saturated limit, layer by layer",
     description="Measure the cosine between the hidden states of a network and of its saturated limit, per layer,\n"
     "averaged over tokens: with the exact limit (weights times c, c → ∞), and with c = 1000, as in the\n"

@@ -28,8 +28,8 @@ from normgrowth.lab.data.formal_languages import language, legal_mask
 from normgrowth.lab.generate import member_share
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoders import Encoder, LanguageModel
-from normgrowth.network.saturation.saturation import saturation
 from normgrowth.records import Block, Records
+from normgrowth.saturation import saturation
 from normgrowth.tracking.distributed import is_parallel, rank, world_size
 from normgrowth.tracking.tensor_sums import to_double
 

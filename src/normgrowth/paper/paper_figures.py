@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import figure2

@@ -26,7 +26,7 @@ from normgrowth.network.inputs.batches import read_rows
 from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
-from normgrowth.network.saturation.saturation import LevelOptions, Saturation
+from normgrowth.network.saturation.result import LevelOptions, Saturation
 from normgrowth.network.saturation.state_comparison import measure
 from normgrowth.records import Records, concatenated
 from normgrowth.results import Provenance

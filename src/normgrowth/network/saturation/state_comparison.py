@@ -40,7 +40,7 @@ from normgrowth.network.inputs.batches import (
 from normgrowth.network.models.load import LoadedModel, as_loaded
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.saturation.published_form import published_form
-from normgrowth.network.saturation.saturation import EXACT, HARD, LevelOptions, Saturation
+from normgrowth.network.saturation.result import EXACT, HARD, LevelOptions, Saturation
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.records import Block, Records
 

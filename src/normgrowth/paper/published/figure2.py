@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from normgrowth.network.measured import ModelInfo
-from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.published.tables import Column, published
 from normgrowth.records import Block, Records
 

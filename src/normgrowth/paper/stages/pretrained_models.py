@@ -17,7 +17,7 @@ class Pretrained(StageSettings):
 
 
 def pretrained_models(context: StageContext, settings: Pretrained) -> StoredResult:
-    from normgrowth.network.saturation.saturation import Saturation
+    from normgrowth.network.saturation.result import Saturation
 
     parts = []
     for i, name in enumerate(settings.models):
@@ -30,7 +30,7 @@ def pretrained_models(context: StageContext, settings: Pretrained) -> StoredResu
 
 def _levels(name: str, sentences: int) -> StoredResult:
     from normgrowth.network.models.load import load_model
-    from normgrowth.network.saturation.saturation import saturation
+    from normgrowth.saturation import saturation
 
     return saturation(load_model(name), sentences=sentences, random_init=1, run=name).stored
 

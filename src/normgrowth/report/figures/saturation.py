@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation
+from normgrowth.network.saturation.result import EMBEDDINGS, LayerCurve, Saturation
 from normgrowth.report.figures.style import (
     BLUE,
     GRAY,

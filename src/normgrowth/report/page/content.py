@@ -10,7 +10,7 @@ from normgrowth.errors import InputError
 from normgrowth.fit import fit
 from normgrowth.fit.result import SeriesFit
 from normgrowth.lab.run import Run
-from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
 from normgrowth.report.page.pieces import Picture, Provenance

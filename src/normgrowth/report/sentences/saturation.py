@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.network.measured import TextInfo
-from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation, quantity_at, scale_at
+from normgrowth.network.saturation.result import EMBEDDINGS, LayerCurve, Saturation, quantity_at, scale_at
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import times

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.network.saturation.saturation import EMBEDDINGS, Saturation
+from normgrowth.network.saturation.result import EMBEDDINGS, Saturation
 from normgrowth.report.numbers import number
 from normgrowth.report.sentences.saturation import (
     ERRORS,

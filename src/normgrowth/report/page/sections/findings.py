@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from normgrowth.lab.run import Run
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
-from normgrowth.network.saturation.saturation import Saturation
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Section, SummaryRow, Table, words
 from normgrowth.report.sentences.parting_cause import some

@@ -7,7 +7,7 @@ import numpy as np
 
 from normgrowth.lab.run import Run
 from normgrowth.network.measured import TextInfo
-from normgrowth.network.saturation.saturation import EMBEDDINGS, LayerCurve, Saturation
+from normgrowth.network.saturation.result import EMBEDDINGS, LayerCurve, Saturation
 from normgrowth.report.page.content import Content, ShownRun
 from normgrowth.report.page.pieces import (
     STEPS,

@@ -1,0 +1,129 @@
+"""Saturation: how close a network is to its saturated limit, layer by layer."""
+
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any, Literal
+
+    from torch import nn
+
+    from normgrowth.engine import Progress
+    from normgrowth.network.hidden_states import States
+    from normgrowth.network.models.load import LoadedModel
+    from normgrowth.network.saturation.result import Saturation
+
+
+def saturation(
+    model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
+    texts: "str | Path | Sequence[str] | None" = None,
+    *,
+    inputs: "Any" = None,
+    tokenizer: "Any" = None,
+    config: "str | Path | nn.Module | LoadedModel | None" = None,
+    sentences: int = 100,
+    c: "Sequence[float]" = (1000,),
+    exact: bool = True,
+    hard_attention: bool = False,
+    stack: 'Literal["encoder", "decoder"] | None' = None,
+    decoder_input: 'Literal["shifted", "start"]' = "shifted",
+    as_published: bool = False,
+    random_init: int = 0,
+    seed: int = 0,
+    fixed: "Sequence[str]" = (),
+    batch_tokens: int = 2048,
+    states: "States | None" = None,
+    dtype: str | None = None,
+    attention: str | None = None,
+    model_type: str | None = None,
+    include: str = "blocks",
+    endpoint: str | None = None,
+    run: str | None = None,
+    out: "Path | str | None" = None,
+    overwrite: bool = False,
+    progress: "Progress | None" = None,
+) -> "Saturation":
+    """The saturation level of every layer of a model. The model stays bit-identical.
+
+    model: a module, a name for `load_model`, or a list of these. With `config`: a series of checkpoints as for `trace`;
+    every checkpoint is measured, and the records include the trace.
+    texts: sentences, or a file with one sentence per line (default: sentences of the Python documentation).
+    inputs: instead of texts, a batch or a list of batches: token ids, or a dict of tensors, where `attention_mask`
+    marks padding.
+    config: the architecture of the checkpoints: a config.json, a folder or hub id that has one, or a module, whose
+    weights are restored afterwards. A checkpoint with NaN or infinite weights has no levels, and `problems` names
+    the parameter. include, endpoint: options of `trace` for a series.
+    c: factors of the weights; each needs at most one extra copy of the weights. exact: measure the exact limit.
+    hard_attention: also compare with the same weights and every attention softmax replaced by its limit.
+    stack: the measured stack of an encoder-decoder model (default: the encoder). decoder_input: input of the decoder:
+    "shifted", the start token and then the sentence (teacher forcing), or "start", only the start token.
+    as_published: measure as in the authors' script, see `saturation/published_form.py`.
+    random_init: also measure this many networks of the same architecture with random weights, with the seeds after
+    `seed`, one at a time.
+    fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
+    states: for modules other than transformers models: a function of the module and a batch that returns the hidden
+    states, each (rows, tokens, size): first the embeddings, then the output of every block.
+    dtype, attention, model_type: options of `load_model` for a model given by name. run: name of the run of a single
+    model.
+    out: output folder; for a series, the same call resumes. overwrite: replace another result there.
+    """
+    from normgrowth.errors import InputError
+    from normgrowth.network.measured import each_batch, measure_each, source_of
+    from normgrowth.network.saturation.result import LevelOptions
+
+    if not (exact or c or hard_attention) or batch_tokens < 1 or sentences < 1 or random_init < 0:
+        raise InputError(
+            "saturation needs exact=True or a value of c, and sentences and batch_tokens must be >= 1"
+        )
+    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
+    factors = tuple(float(one) for one in c)
+    options = LevelOptions(
+        tokenizer=tokenizer,
+        sentences=sentences,
+        c=factors,
+        exact=exact,
+        hard_attention=hard_attention,
+        fixed=tuple(fixed),
+        batch_tokens=batch_tokens,
+        states=states,
+        stack=stack,
+        decoder_input=decoder_input,
+        as_published=as_published,
+    )
+    if config is not None:
+        from normgrowth.network.models.load import load_model
+        from normgrowth.network.saturation.saturation_series import of_series
+
+        if random_init or as_published:
+            raise InputError("random_init and as_published are for models, not for a series")
+        source: Any = model
+        if isinstance(source, list | tuple) and len(source) == 1:
+            source = source[0]
+        architecture = load_model(config, **load) if isinstance(config, str | Path) else config
+        place = {"run": run, "out": out, "overwrite": overwrite, "progress": progress}
+        return of_series(
+            source, architecture, texts, inputs, options, include=include, endpoint=endpoint, **place
+        )
+    from normgrowth.network.saturation.state_comparison import measure
+
+    batches = each_batch(inputs)
+
+    def measured(one: "Any", name: str) -> "Saturation":
+        return measure(
+            one,
+            texts,
+            batches,
+            options,
+            load=load,
+            random_init=random_init,
+            seed=seed,
+            run=run or name,
+            progress=progress,
+        )
+
+    request = {"text": source_of(texts), "sentences": sentences, "c": list(factors), "exact": exact}
+    request |= {"hard_attention": hard_attention, "random_init": random_init, "fixed": list(fixed), **load}
+    request |= {"stack": stack} if stack else {}
+    request |= {"decoder_input": decoder_input} if decoder_input != "shifted" else {}
+    request |= {"as_published": True} if as_published else {}
+    return measure_each(model, measured, "saturation", request, out, overwrite)
