@@ -34,6 +34,7 @@ The public names. Most are loaded on first use, so ``import normgrowth`` is fast
     UnsupportedOperation      raised by `saturated` for an operation without a rule; NoLimit: a value has no limit
 """
 
+from normgrowth.behavior import behavior
 from normgrowth.compare import compare
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
-    from normgrowth.network.behavior.behavior import Behavior, behavior
+    from normgrowth.network.behavior.result import Behavior
     from normgrowth.network.heads.result import Heads
     from normgrowth.network.models.load import LoadedModel, load_model
     from normgrowth.network.saturated_attention import saturated_attention
@@ -159,7 +160,7 @@ _HOME = {
     "Result": "normgrowth.results",
     "Run": "normgrowth.lab.run",
     "Saturation": "normgrowth.network.saturation.result",
-    "Behavior": "normgrowth.network.behavior.behavior",
+    "Behavior": "normgrowth.network.behavior.result",
     "Scaling": "normgrowth.network.scaling.scaling",
     "SeriesWarning": "normgrowth.errors",
     "Sweep": "normgrowth.lab.sweep_result",
@@ -177,7 +178,6 @@ _HOME = {
     "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
-    "behavior": "normgrowth.network.behavior.behavior",
     "scaling": "normgrowth.network.scaling.scaling",
     "sweep": "normgrowth.lab.sweep",
     "train": "normgrowth.lab.train",

@@ -44,7 +44,7 @@ KINDS: dict[str, str] = {
     "saturation": "normgrowth.network.saturation.result:Saturation",
     "heads": "normgrowth.network.heads.result:Heads",
     "scaling": "normgrowth.network.scaling.scaling:Scaling",
-    "behavior": "normgrowth.network.behavior.behavior:Behavior",
+    "behavior": "normgrowth.network.behavior.result:Behavior",
     "run": "normgrowth.lab.run:Run",
     "sweep": "normgrowth.lab.sweep_result:Sweep",
     "reproduction": "normgrowth.paper.reproduction:Reproduction",

@@ -4,7 +4,7 @@ from normgrowth.cli.command import Command
 from normgrowth.cli.options import MODEL, Option, natural, positive
 
 COMMAND = Command(
-    verb="normgrowth.network.behavior.behavior:behavior",
+    verb="normgrowth.behavior:behavior",
     summary="compare the predictions of a language model with those of its saturated limit",
     description="Compare the predictions of the trained (soft) network with those of the same network with hard\n"
     "attention, with weights multiplied by c, and in the exact limit c → ∞: accuracy, loss and agreement,\n"

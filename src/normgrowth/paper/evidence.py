@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.run import CorpusSummary
-from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
+from normgrowth.network.behavior.result import Behavior, NetworkBehavior
 from normgrowth.network.heads.result import Heads
 from normgrowth.paper.t5_series import PublishedT5, T5Series
 from normgrowth.records import Records

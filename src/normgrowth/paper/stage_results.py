@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from normgrowth.network.behavior.behavior import Behavior
+from normgrowth.network.behavior.result import Behavior
 from normgrowth.paper.evidence import TrainedModels
 from normgrowth.records import Records
 from normgrowth.results import Result, result_of

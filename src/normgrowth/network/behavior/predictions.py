@@ -17,8 +17,8 @@ from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note
 from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.saturated import Limit, saturated
-from normgrowth.network.behavior.behavior import Behavior, BehaviorOptions, Objective
 from normgrowth.network.behavior.legality import Legality, words_of_language
+from normgrowth.network.behavior.result import Behavior, BehaviorOptions, Objective
 from normgrowth.network.hidden_states import (
     check_scales,
     check_weights,

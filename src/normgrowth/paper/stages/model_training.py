@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from normgrowth import engine
+from normgrowth.behavior import behavior
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.heads import heads
 from normgrowth.lab.build import corpus_of, new_model
@@ -28,7 +29,6 @@ from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.train import train
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.behavior.behavior import behavior
 from normgrowth.network.heads.result import Heads
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights

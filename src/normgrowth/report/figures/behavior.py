@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
+from normgrowth.network.behavior.result import Behavior, NetworkBehavior
 from normgrowth.report.figures.style import BLUE, GRAY, INK, ORANGE, drawing, label
 from normgrowth.report.sentences.behavior import by_run
 

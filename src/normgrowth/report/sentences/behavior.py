@@ -2,7 +2,7 @@
 
 from math import isfinite
 
-from normgrowth.network.behavior.behavior import Behavior, Estimate, NetworkBehavior
+from normgrowth.network.behavior.result import Behavior, Estimate, NetworkBehavior
 from normgrowth.report.numbers import percent
 
 TITLES = {"soft": "soft", "hard_attention": "hard attention", "saturated": "saturated"}

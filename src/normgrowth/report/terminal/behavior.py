@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from normgrowth.network.behavior.behavior import Behavior, Estimate
+from normgrowth.network.behavior.result import Behavior, Estimate
 from normgrowth.report.numbers import percent
 from normgrowth.report.sentences.behavior import by_run, sentences, title, with_interval
 from normgrowth.report.sentences.saturation import text_sentence

@@ -4,7 +4,7 @@ from math import nan
 
 import numpy as np
 
-from normgrowth.network.behavior.behavior import Behavior, NetworkBehavior
+from normgrowth.network.behavior.result import Behavior, NetworkBehavior
 from normgrowth.report.numbers import percent
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import (

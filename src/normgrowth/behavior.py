@@ -1,0 +1,98 @@
+"""Behavior: what a language model predicts when it is saturated."""
+
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any, Literal
+
+    from torch import nn
+
+    from normgrowth.engine import Progress
+    from normgrowth.network.behavior.result import Behavior
+    from normgrowth.network.models.load import LoadedModel
+
+
+def behavior(
+    model: "str | Path | nn.Module | LoadedModel | Sequence[Any]",
+    texts: "str | Path | Sequence[str] | None" = None,
+    *,
+    tokenizer: "Any" = None,
+    objective: 'Literal["causal", "masked"] | None' = None,
+    masked_share: float = 0.15,
+    language: str | None = None,
+    longest: int | None = None,
+    sentences: int = 100,
+    c: "Sequence[float]" = (2.0, 10.0, 100.0, 1000.0),
+    exact: bool = True,
+    hard_attention: bool = True,
+    random_init: int = 1,
+    seed: int = 0,
+    fixed: "Sequence[str]" = (),
+    confidence: float = 0.95,
+    bootstrap: int = 1000,
+    batch_tokens: int = 2048,
+    dtype: str | None = None,
+    attention: str | None = None,
+    model_type: str | None = None,
+    run: str | None = None,
+    out: "Path | str | None" = None,
+    overwrite: bool = False,
+    progress: "Progress | None" = None,
+) -> "Behavior":
+    """Predictions of a language model: unchanged, with hard attention, with c times its weights, and saturated.
+
+    model: a causal or masked language model with its head, a name for `load_model`, or a list of these. A module must
+    return logits (rows, tokens, vocabulary), as a tensor or as `.logits`.
+    texts: sentences, or a file with one sentence per line. Default: words of `language` if it is given, else sentences
+    of the Python documentation.
+    objective: "causal" or "masked" (default: by the architecture). masked_share: share of the tokens of each sentence
+    that a masked model predicts, drawn from the seed.
+    language: a formal language of the lab ("dyck2", "anbncn"): also measure which predictions are legal. longest: the
+    maximum number of symbols per word.
+    c: factors of the weights. exact: measure the saturated network. hard_attention: measure the network with unchanged
+    weights and hard attention. random_init: number of networks of the same architecture with random weights, with the
+    seeds after `seed`. fixed: parameters that do not grow, as names or patterns (see `saturated`).
+    confidence, bootstrap: level and number of replicates of the intervals over sentences; 0 replicates: no intervals.
+    dtype, attention, model_type: options of `load_model` for a model given by name. run: name of the run of a single
+    model.
+    out: output folder; overwrite: replace another result there.
+    """
+    from normgrowth.errors import InputError
+    from normgrowth.network.behavior.predictions import measure
+    from normgrowth.network.behavior.result import BehaviorOptions
+    from normgrowth.network.measured import measure_each, source_of
+
+    if sentences < 1 or batch_tokens < 1 or random_init < 0 or bootstrap < 0:
+        raise InputError("sentences and batch_tokens must be >= 1, random_init and bootstrap >= 0")
+    if not 0 < confidence < 1 or not 0 < masked_share <= 1:
+        raise InputError(
+            f"confidence and masked_share must be between 0 and 1, got {confidence:g} and {masked_share:g}"
+        )
+    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
+    options = BehaviorOptions(
+        tokenizer,
+        objective,
+        masked_share,
+        language,
+        longest,
+        sentences,
+        tuple(float(one) for one in c),
+        exact,
+        hard_attention,
+        tuple(fixed),
+        random_init,
+        seed,
+        confidence,
+        bootstrap,
+        batch_tokens,
+    )
+
+    def measured(one: "Any", name: str) -> "Behavior":
+        return measure(one, texts, options, load=load, run=run or name, progress=progress)
+
+    request = {"text": source_of(texts), "sentences": sentences, "c": list(options.c), "exact": exact}
+    request |= {"hard_attention": hard_attention, "objective": objective, "masked_share": masked_share}
+    request |= {"language": language, "longest": longest, "random_init": random_init, "fixed": list(fixed)}
+    request |= {"confidence": confidence, "bootstrap": bootstrap, **load}
+    return measure_each(model, measured, "behavior", request, out, overwrite)
