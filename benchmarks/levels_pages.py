@@ -8,7 +8,7 @@ from pathlib import Path
 from pages import DOCS, fill, picture
 
 from normgrowth.network.saturation.result import LayerCurve, Saturation
-from normgrowth.network.scaling.scaling import Scaling
+from normgrowth.network.scaling.result import Scaling
 from normgrowth.paper.published.figure2 import figure2 as published_levels
 from normgrowth.paper.published.figure4 import figure4 as published_curves
 from normgrowth.report.figures.saturation import heat_map

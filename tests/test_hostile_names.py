@@ -24,7 +24,7 @@ from normgrowth.lint.result import Findings
 from normgrowth.network.heads.result import Heads
 from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.network.saturation.result import Saturation
-from normgrowth.network.scaling.scaling import Scaling
+from normgrowth.network.scaling.result import Scaling
 from normgrowth.paper.reproduction import Check, Judgment, Reproduction, StageOutcome
 from normgrowth.records import Block, Records
 from normgrowth.report.renderers import show

@@ -43,6 +43,7 @@ from normgrowth.lint import lint
 from normgrowth.parameters import parameters
 from normgrowth.report import report
 from normgrowth.saturation import saturation
+from normgrowth.scaling import scaling
 from normgrowth.trace import trace
 
 TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during an import prints a traceback
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from normgrowth.network.saturated_attention import saturated_attention
     from normgrowth.network.saturation.result import Saturation
     from normgrowth.network.scaled_weights import scaled_weights
-    from normgrowth.network.scaling.scaling import Scaling, scaling
+    from normgrowth.network.scaling.result import Scaling
     from normgrowth.paper.reproduce import reproduce
     from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
@@ -161,7 +162,7 @@ _HOME = {
     "Run": "normgrowth.lab.run",
     "Saturation": "normgrowth.network.saturation.result",
     "Behavior": "normgrowth.network.behavior.result",
-    "Scaling": "normgrowth.network.scaling.scaling",
+    "Scaling": "normgrowth.network.scaling.result",
     "SeriesWarning": "normgrowth.errors",
     "Sweep": "normgrowth.lab.sweep_result",
     "Trace": "normgrowth.trace.result",
@@ -178,7 +179,6 @@ _HOME = {
     "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
-    "scaling": "normgrowth.network.scaling.scaling",
     "sweep": "normgrowth.lab.sweep",
     "train": "normgrowth.lab.train",
 }

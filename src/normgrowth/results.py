@@ -43,7 +43,7 @@ KINDS: dict[str, str] = {
     "degrees": "normgrowth.limit.degrees:Degrees",
     "saturation": "normgrowth.network.saturation.result:Saturation",
     "heads": "normgrowth.network.heads.result:Heads",
-    "scaling": "normgrowth.network.scaling.scaling:Scaling",
+    "scaling": "normgrowth.network.scaling.result:Scaling",
     "behavior": "normgrowth.network.behavior.result:Behavior",
     "run": "normgrowth.lab.run:Run",
     "sweep": "normgrowth.lab.sweep_result:Sweep",

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from normgrowth.cli.main import main
 from normgrowth.errors import InputError
-from normgrowth.network.scaling.scaling import Scaling
+from normgrowth.network.scaling.result import Scaling
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
 from normgrowth.report.renderers import draw

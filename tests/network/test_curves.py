@@ -14,11 +14,12 @@ from normgrowth.limit.saturated import saturated
 from normgrowth.network.models.encoders import EncoderConfig
 from normgrowth.network.scaling.convergence import local_powers, rate
 from normgrowth.network.scaling.curves import encoder, label_of, paper_configs, random_ids
-from normgrowth.network.scaling.scaling import Scaling, joined, scaling
+from normgrowth.network.scaling.result import Scaling, joined
 from normgrowth.paper.stages.table1_networks import spread_norms
 from normgrowth.records import Records
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.results import load
+from normgrowth.scaling import scaling
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = EncoderConfig(vocabulary=10, max_length=6, layers=2, width=12, heads=3, feedforward=16)

@@ -15,8 +15,8 @@ from normgrowth.errors import FolderMismatch, InputError, NoLimit
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.scaled_weights import scaled_weights
-from normgrowth.network.scaling.scaling import scaling
 from normgrowth.records import Records
+from normgrowth.scaling import scaling
 
 transformers = pytest.importorskip("transformers")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
-from normgrowth.network.scaling.scaling import ScaledNetwork, Scaling
+from normgrowth.network.scaling.result import ScaledNetwork, Scaling
 from normgrowth.paper.claim import check
 from normgrowth.paper.discrepancies.departures import (
     DEPARTURES,

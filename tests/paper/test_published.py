@@ -73,7 +73,7 @@ def test_unknown_names_are_said():
 def test_published_results_have_the_types_of_measured_ones():
     from normgrowth.network.heads.result import Heads
     from normgrowth.network.saturation.result import Saturation
-    from normgrowth.network.scaling.scaling import Scaling
+    from normgrowth.network.scaling.result import Scaling
     from normgrowth.paper.published import RESULTS, load_published
     from normgrowth.trace.result import Trace
 

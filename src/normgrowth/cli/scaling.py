@@ -42,7 +42,7 @@ def _published(arguments: argparse.Namespace) -> "Result":
 
 
 COMMAND = Command(
-    verb="normgrowth.network.scaling.scaling:scaling",
+    verb="normgrowth.scaling:scaling",
     summary="measure how a network approaches its saturated limit as its weights are scaled up",
     description="Multiply all weights by c, for c from 1 to 10000, and compare the network with its exact limit:\n"
     "cosine per layer, relative error of f(x; cθ)/c^k, and whether the error falls like a power of c.",

@@ -27,7 +27,7 @@ from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
-    from normgrowth.network.scaling.scaling import Scaling
+    from normgrowth.network.scaling.result import Scaling
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ class Evidence:
 
     @cached_property
     def scaling(self) -> "Scaling":
-        from normgrowth.network.scaling.scaling import Scaling
+        from normgrowth.network.scaling.result import Scaling
 
         return Scaling.from_stored(self.stored_of("scaling"))
 

@@ -30,12 +30,14 @@ from normgrowth.network.models.load import LoadedModel, as_loaded, load_model
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling.convergence import local_powers, rate
-from normgrowth.network.scaling.scaling import ScaledNetwork, Scaling, joined
+from normgrowth.network.scaling.result import ScaledNetwork, Scaling, joined
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
 Inputs = Tensor | Mapping[str, Tensor]
 
+SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve per decade
+SEEDS = (0, 1, 2)
 SENTENCES = TOKENS = WORDS = 10  # as in the authors' Figure 4: random ids, all sentences of one length
 
 
@@ -61,6 +63,28 @@ def of_config(
         parts.append(_curve(network, _named(ids), scales, fixed_within(built, network, fixed), known, tell))
     given = "random ids" if inputs is None else "given"
     return _result(parts, source=run, input=given, fixed=tuple(fixed))
+
+
+def of_paper(
+    layers: int,
+    width: int,
+    inputs: Inputs | None,
+    scales: Floats,
+    seeds: Sequence[int],
+    progress: Progress | None = None,
+) -> Scaling:
+    """The curves of the paper's encoder and its two variants, without and with biases."""
+    configs, parts = paper_configs(layers, width), []
+    for number, config in enumerate(configs):
+
+        def tell(done: int, total: int, label: str, number: int = number) -> None:
+            if progress is not None:
+                progress(number * total + done, len(configs) * total, label)
+
+        parts.append(of_config(config, inputs, scales, seeds, label_of(config), progress=tell))
+    source = f"the paper's encoder and its variants: {layers} layers of width {width}, {len(seeds)} seeds"
+    note = "random weights and ids; for one seed, weights are the same with and without biases"
+    return joined(parts, source=source, notes=(note,))
 
 
 def of_module(

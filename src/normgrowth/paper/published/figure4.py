@@ -1,6 +1,6 @@
 """The published curves of Figure 4 as a result, drawn with measured curves but never merged with them."""
 
-from normgrowth.network.scaling.scaling import ScaledNetwork, Scaling
+from normgrowth.network.scaling.result import ScaledNetwork, Scaling
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Block, Records
 

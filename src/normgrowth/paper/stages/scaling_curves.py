@@ -19,7 +19,8 @@ class Curves(StageSettings):
 
 def scaling_curves(context: StageContext, settings: Curves) -> StoredResult:
     from normgrowth.network.scaling.curves import paper_configs
-    from normgrowth.network.scaling.scaling import Scaling, joined, scaling
+    from normgrowth.network.scaling.result import Scaling, joined
+    from normgrowth.scaling import scaling
 
     configs, parts = paper_configs(), []
     c = np.geomspace(1, 10, settings.points).tolist()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
+from normgrowth.network.scaling.result import Scaling, ScalingCurves
 from normgrowth.report.figures.style import GRAY, INK, Layers, drawing, label, line
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
+from normgrowth.network.scaling.result import Scaling, ScalingCurves
 
 
 def sentences(result: Scaling, published: Scaling | None = None) -> list[str]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.network.scaling.scaling import Scaling, ScalingCurves
+from normgrowth.network.scaling.result import Scaling, ScalingCurves
 from normgrowth.report.numbers import cosine, number
 from normgrowth.report.sentences.scaling import sentences
 from normgrowth.report.terminal.console import Cells, say

@@ -2,7 +2,7 @@
 
 from math import isfinite
 
-from normgrowth.network.scaling.scaling import Scaling
+from normgrowth.network.scaling.result import Scaling
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section, SummaryRow
 from normgrowth.report.sentences.scaling import sentences

@@ -1,4 +1,4 @@
-"""`scaling`: the convergence of a network to its saturated limit as its weights grow (section 5.2, Figure 4).
+"""`Scaling`: the convergence of a network to its saturated limit as its weights grow (section 5.2, Figure 4).
 
 Quantities compare the network with c times all weights with its exact limit (`saturated`), of degree k:
 
@@ -15,34 +15,22 @@ of each block; "model" is the last state. Networks that differ only by their see
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.network.measured import name_of, source_of
 from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
-from normgrowth.results import Provenance, Result
+from normgrowth.results import Result
 from normgrowth.stored_result import SIDECAR, StoredResult
 from normgrowth.text import one_line, visible
-from normgrowth.workspace import ResultFolder
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from normgrowth.network.hidden_states import States
-    from normgrowth.network.models.encoders import EncoderConfig
-    from normgrowth.network.models.load import LoadedModel
+    pass
 
 Floats = NDArray[np.float64]
-
-SCALES = tuple(float(c) for c in np.geomspace(1, 1e4, 49))  # twelve per decade
-SEEDS = (0, 1, 2)
-PAPER = "paper"
 
 
 @dataclass(frozen=True)
@@ -191,108 +179,6 @@ class Scaling(Result):
         return super().from_stored(stored)
 
 
-def scaling(
-    model: "str | Path | EncoderConfig | nn.Module | LoadedModel",
-    inputs: "Tensor | Mapping[str, Tensor] | None" = None,
-    *,
-    texts: "str | Path | Sequence[str] | None" = None,
-    c: Sequence[float] = SCALES,
-    seeds: int | Sequence[int] | None = None,
-    layers: int | None = None,
-    width: int | None = None,
-    fixed: Sequence[str] = (),
-    states: "States | None" = None,
-    dtype: str = "float64",
-    model_type: str | None = None,
-    run: str | None = None,
-    out: Path | str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Scaling:
-    """The curves of a network against c (see the top of this file). The network stays unchanged.
-
-    model: a module, which runs in its own dtype (the error cannot fall below its rounding); a name for `load_model`; an
-    EncoderConfig, built in float64 with random weights; or "paper": the paper's encoder and its two variants, without
-    and with biases, with `layers` (12) of `width` (768).
-    inputs: token ids, or a dict of tensors; states with `attention_mask` 0 do not count.
-    texts: instead of inputs, sentences, or a file with one sentence per line (default: sentences of the Python
-    documentation; random ids for an EncoderConfig).
-    c: the factors of the weights, ascending.
-    seeds: seeds of random weights: their number (default: 3 for an EncoderConfig, 1 for a config.json), or a list. For
-    one seed, weights are the same with and without biases.
-    fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
-    states: for modules other than transformers models: a function of the module and the inputs that returns the hidden
-    states, each (rows, tokens, size): first the embeddings, then the output of every block.
-    dtype, model_type: options of `load_model` for a model given by name. run: the name of the run in the records.
-    out: output folder; overwrite: replace another result there.
-    """
-    from normgrowth.network.models.encoders import EncoderConfig
-    from normgrowth.network.scaling import curves
-
-    paper = model == PAPER
-    if (layers or width) and not paper:
-        raise InputError("layers and width are only for scaling('paper')")
-    if texts is not None and (paper or isinstance(model, EncoderConfig)):
-        raise InputError(
-            "texts cannot be used with 'paper' or an EncoderConfig: these encoders read random ids"
-        )
-    if paper and fixed:
-        raise InputError("fixed cannot be used with 'paper': all parameters of its encoders grow")
-    if inputs is not None and texts is not None:
-        raise InputError("pass texts or inputs, not both")
-    if isinstance(seeds, int):
-        seeds = range(seeds)
-    scales = curves.checked_scales(c)
-    request = {
-        "model": run or name_of(model),
-        "c": scales.tolist(),
-        "seeds": None if seeds is None else list(seeds),
-        "text": None if texts is None else source_of(texts),
-        "fixed": list(fixed),
-        **({"layers": layers, "width": width} if paper else {"dtype": dtype, "model_type": model_type}),
-    }
-    folder = ResultFolder(out, "scaling", request, overwrite)
-    if paper:
-        found = _of_paper(
-            layers or 12, width or 768, inputs, scales, SEEDS if seeds is None else seeds, progress
-        )
-    elif isinstance(model, EncoderConfig):
-        label = run or curves.label_of(model)
-        options = {"fixed": fixed, "progress": progress}
-        found = curves.of_config(model, inputs, scales, SEEDS if seeds is None else seeds, label, **options)
-    elif isinstance(model, str | Path):
-        options = {"fixed": fixed, "states": states, "progress": progress}
-        load = {"dtype": dtype, "model_type": model_type}
-        found = curves.of_name(str(model), inputs, texts, scales, seeds, run, load=load, **options)
-    elif seeds is not None:
-        raise InputError("seeds are for random weights: a module has its weights already")
-    else:
-        found = curves.of_module(
-            model, inputs, texts, scales, run, fixed=fixed, states=states, progress=progress
-        )
-    found = replace(found, provenance=Provenance.now())
-    folder.write(found)
-    return found
-
-
-def _of_paper(
-    layers: int, width: int, inputs: Any, scales: Floats, seeds: Sequence[int], progress: Progress | None
-) -> Scaling:
-    from normgrowth.network.scaling import curves
-
-    configs, parts = curves.paper_configs(layers, width), []
-    for number, config in enumerate(configs):
-
-        def tell(done: int, total: int, label: str, number: int = number) -> None:
-            if progress is not None:
-                progress(number * total + done, len(configs) * total, label)
-
-        parts.append(curves.of_config(config, inputs, scales, seeds, curves.label_of(config), progress=tell))
-    source = f"the paper's encoder and its variants: {layers} layers of width {width}, {len(seeds)} seeds"
-    note = "random weights and ids; for one seed, weights are the same with and without biases"
-    return joined(parts, source=source, notes=(note,))
-
-
 def joined(parts: Sequence[Scaling], **fields: Any) -> Scaling:
     """Join the networks of several results. fields: replace those of the first result."""
     records = Records.joined([part.records for part in parts])
@@ -334,4 +220,4 @@ def _with_axes(records: Records, run: str, seed: int | None) -> Records:
     return Records(table.append_column("seed", pa.array([seed] * size, pa.int64())))
 
 
-__all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined", "scaling"]
+__all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined"]

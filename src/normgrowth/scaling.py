@@ -1,0 +1,103 @@
+"""Scaling: how a network approaches its saturated limit as its weights grow."""
+
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from normgrowth.engine import Progress
+    from normgrowth.network.hidden_states import States
+    from normgrowth.network.models.encoders import EncoderConfig
+    from normgrowth.network.models.load import LoadedModel
+    from normgrowth.network.scaling.result import Scaling
+
+
+def scaling(
+    model: "str | Path | EncoderConfig | nn.Module | LoadedModel",
+    inputs: "Tensor | Mapping[str, Tensor] | None" = None,
+    *,
+    texts: "str | Path | Sequence[str] | None" = None,
+    c: "Sequence[float] | None" = None,
+    seeds: "int | Sequence[int] | None" = None,
+    layers: int | None = None,
+    width: int | None = None,
+    fixed: "Sequence[str]" = (),
+    states: "States | None" = None,
+    dtype: str = "float64",
+    model_type: str | None = None,
+    run: str | None = None,
+    out: "Path | str | None" = None,
+    overwrite: bool = False,
+    progress: "Progress | None" = None,
+) -> "Scaling":
+    """The cosine and the distance of a network to its limit at each c (see `Scaling`). The network stays unchanged.
+
+    model: a module, which runs in its own dtype (the error cannot fall below its rounding); a name for `load_model`; an
+    EncoderConfig, built in float64 with random weights; or "paper": the paper's encoder and its two variants, without
+    and with biases, with `layers` (12) of `width` (768).
+    inputs: token ids, or a dict of tensors; states with `attention_mask` 0 do not count.
+    texts: instead of inputs, sentences, or a file with one sentence per line (default: sentences of the Python
+    documentation; random ids for an EncoderConfig).
+    c: the factors of the weights, ascending (default: 49 from 1 to 10,000).
+    seeds: seeds of random weights: their number (default: 3 for an EncoderConfig, 1 for a config.json), or a list. For
+    one seed, weights are the same with and without biases.
+    fixed: parameters that do not grow, as names or patterns (`["*.A_log"]`, see `saturated`).
+    states: for modules other than transformers models: a function of the module and the inputs that returns the hidden
+    states, each (rows, tokens, size): first the embeddings, then the output of every block.
+    dtype, model_type: options of `load_model` for a model given by name. run: the name of the run in the records.
+    out: output folder; overwrite: replace another result there.
+    """
+    from dataclasses import replace
+    from pathlib import Path
+
+    from normgrowth.errors import InputError
+    from normgrowth.network.measured import name_of, source_of
+    from normgrowth.network.models.encoders import EncoderConfig
+    from normgrowth.network.scaling import curves
+    from normgrowth.results import Provenance
+    from normgrowth.workspace import ResultFolder
+
+    paper = model == "paper"
+    if (layers or width) and not paper:
+        raise InputError("layers and width are only for scaling('paper')")
+    if texts is not None and (paper or isinstance(model, EncoderConfig)):
+        raise InputError(
+            "texts cannot be used with 'paper' or an EncoderConfig: these encoders read random ids"
+        )
+    if paper and fixed:
+        raise InputError("fixed cannot be used with 'paper': all parameters of its encoders grow")
+    if inputs is not None and texts is not None:
+        raise InputError("pass texts or inputs, not both")
+    if isinstance(seeds, int):
+        seeds = range(seeds)
+    scales = curves.checked_scales(curves.SCALES if c is None else c)
+    request = {
+        "model": run or name_of(model),
+        "c": scales.tolist(),
+        "seeds": None if seeds is None else list(seeds),
+        "text": None if texts is None else source_of(texts),
+        "fixed": list(fixed),
+        **({"layers": layers, "width": width} if paper else {"dtype": dtype, "model_type": model_type}),
+    }
+    folder = ResultFolder(out, "scaling", request, overwrite)
+    if paper:
+        drawn = curves.SEEDS if seeds is None else seeds
+        found = curves.of_paper(layers or 12, width or 768, inputs, scales, drawn, progress)
+    elif isinstance(model, EncoderConfig):
+        label, drawn = run or curves.label_of(model), curves.SEEDS if seeds is None else seeds
+        found = curves.of_config(model, inputs, scales, drawn, label, fixed=fixed, progress=progress)
+    elif isinstance(model, str | Path):
+        options = {"fixed": fixed, "states": states, "progress": progress}
+        load = {"dtype": dtype, "model_type": model_type}
+        found = curves.of_name(str(model), inputs, texts, scales, seeds, run, load=load, **options)
+    elif seeds is not None:
+        raise InputError("seeds are for random weights: a module has its weights already")
+    else:
+        found = curves.of_module(
+            model, inputs, texts, scales, run, fixed=fixed, states=states, progress=progress
+        )
+    found = replace(found, provenance=Provenance.now())
+    folder.write(found)
+    return found
