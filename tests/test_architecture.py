@@ -169,8 +169,6 @@ def test_arrows_point_downwards(path):
                 continue
             if own == "report" and name.startswith("normgrowth.paper.reproduction."):
                 continue  # a result type, which knows nothing of the report
-            if own == "limit" and path.name == "degrees.py" and target == "network":
-                continue  # the verb takes models by their names, as those of network do
             assert target in ALLOWED[own] | {own}, f"{path.name} imports {name}: {own} does not know {target}"
 
 

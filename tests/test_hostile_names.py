@@ -18,7 +18,7 @@ from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.lab.run import CorpusSummary, Run
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.limit.degrees import Degrees, ModuleDegree
+from normgrowth.limit.result import Degrees, ModuleDegree
 from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.network.heads.result import Heads

@@ -36,6 +36,7 @@ The public names. Most are loaded on first use, so ``import normgrowth`` is fast
 
 from normgrowth.behavior import behavior
 from normgrowth.compare import compare
+from normgrowth.degrees import degrees
 from normgrowth.dynamics import dynamics
 from normgrowth.fit import fit
 from normgrowth.heads import heads
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from normgrowth.lab.sweep import sweep
     from normgrowth.lab.sweep_result import Sweep
     from normgrowth.lab.train import train
-    from normgrowth.limit.degrees import Degrees, degrees
+    from normgrowth.limit.result import Degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
     from normgrowth.moments.moments import Moments, quantities
@@ -143,7 +144,7 @@ _HOME = {
     "Axis": "normgrowth.lab.cells.axis",
     "preset": "normgrowth.lab.settings",
     "Comparison": "normgrowth.compare.result",
-    "Degrees": "normgrowth.limit.degrees",
+    "Degrees": "normgrowth.limit.result",
     "Heads": "normgrowth.network.heads.result",
     "Dynamics": "normgrowth.dynamics.result",
     "Findings": "normgrowth.lint.result",
@@ -168,7 +169,6 @@ _HOME = {
     "Trace": "normgrowth.trace.result",
     "TrainSettings": "normgrowth.lab.settings",
     "UnsupportedOperation": "normgrowth.errors",
-    "degrees": "normgrowth.limit.degrees",
     "equilibrium": "normgrowth.dynamics.equilibrium",
     "load": "normgrowth.results",
     "load_model": "normgrowth.network.models.load",

@@ -40,7 +40,7 @@ KINDS: dict[str, str] = {
     "comparison": "normgrowth.compare.result:Comparison",
     "fits": "normgrowth.fit.result:Fits",
     "dynamics": "normgrowth.dynamics.result:Dynamics",
-    "degrees": "normgrowth.limit.degrees:Degrees",
+    "degrees": "normgrowth.limit.result:Degrees",
     "saturation": "normgrowth.network.saturation.result:Saturation",
     "heads": "normgrowth.network.heads.result:Heads",
     "scaling": "normgrowth.network.scaling.result:Scaling",

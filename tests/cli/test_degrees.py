@@ -198,7 +198,7 @@ class Hostile(nn.Module):
 
 @pytest.mark.parametrize("every", [False, True])
 def test_hostile_names_are_shown_and_do_nothing(every):
-    from normgrowth.limit.degrees import degrees
+    from normgrowth.degrees import degrees
 
     result = replace(degrees(Hostile(), torch.randn(2, 4)), source="\x1b[2J", notes=("\x07",))
     screen = io.StringIO()

@@ -11,10 +11,11 @@ import torch
 from tiny_configs import BLOCKS, tiny_config
 from torch import nn
 
+from normgrowth.degrees import degrees
 from normgrowth.errors import InputError
-from normgrowth.limit.degrees import Degrees, degrees
 from normgrowth.limit.explanations import covering
 from normgrowth.limit.module_names import grouped, labels, listed, place, spans
+from normgrowth.limit.result import Degrees
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.inputs.default_inputs import default_inputs
 from normgrowth.network.models.load import generic

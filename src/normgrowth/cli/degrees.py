@@ -34,7 +34,7 @@ def _checked(given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 
 
 COMMAND = Command(
-    verb="normgrowth.limit.degrees:degrees",
+    verb="normgrowth.degrees:degrees",
     summary="compute the homogeneity degree of every module, and which terms vanish in the limit",
     description="Compute homogeneity degrees: if all parameters are multiplied by c, the output of a module of\n"
     "degree k grows like c^k. Show k for every submodule, the sums whose terms differ in degree, and the\n"

@@ -1,11 +1,11 @@
 """Leading-order tensors: the exact limit of a network whose parameters grow, and the degree of every part.
 
 saturated.py      `saturated(model)`: the limit network
-degrees.py        `degrees(model, inputs)` and its result type; degree_pass.py: its forward pass
+result.py         `Degrees`, the result of `normgrowth.degrees`; degree_pass.py: its forward pass
 dispatch/         runs PyTorch on leading-order tensors: views, in-place operations, one rule for each operation
 rules/            the limit of each operation; rule_files.py loads all; rules/attention/: softmax and attention
 power_series.py   a tensor as a sum of powers of c; exponentials.py: terms smaller than any power
-parameters/       which parameters grow, which are fixed, how they share memory
+growing_parameters/  which parameters grow, which are fixed, how they share memory
 forward_pass/     temporary changes to a model during a pass: hooks, kernels, saved arguments
 pass_log.py       the log of a pass: sums of unequal degree, ties; limit_findings.py: warnings for the user
 explanations.py   degrees in words; module_names.py: one name for similar blocks

@@ -12,7 +12,15 @@ from torch.utils import _pytree as pytree
 
 from normgrowth.errors import InputError
 from normgrowth.limit import saturated as limits
-from normgrowth.limit.degrees import (
+from normgrowth.limit.dispatch import MARK
+from normgrowth.limit.dispatch.marked_storage import storage_of
+from normgrowth.limit.explanations import explain
+from normgrowth.limit.forward_pass.compiled import named_modules
+from normgrowth.limit.growing_parameters import growing_parameters
+from normgrowth.limit.limit_findings import messages
+from normgrowth.limit.module_names import place, within
+from normgrowth.limit.pass_log import Sum
+from normgrowth.limit.result import (
     Degree,
     Degrees,
     DroppedTerm,
@@ -22,14 +30,6 @@ from normgrowth.limit.degrees import (
     TiedScores,
     Why,
 )
-from normgrowth.limit.dispatch import MARK
-from normgrowth.limit.dispatch.marked_storage import storage_of
-from normgrowth.limit.explanations import explain
-from normgrowth.limit.forward_pass.compiled import named_modules
-from normgrowth.limit.growing_parameters import growing_parameters
-from normgrowth.limit.limit_findings import messages
-from normgrowth.limit.module_names import place, within
-from normgrowth.limit.pass_log import Sum
 from normgrowth.records import Block, Records
 
 

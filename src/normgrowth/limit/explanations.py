@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.limit.module_names import counted, grouped, labels, listed, place, spans
 
 if TYPE_CHECKING:
-    from normgrowth.limit.degrees import Degree, Degrees, DroppedTerm, ModuleDegree
+    from normgrowth.limit.result import Degree, Degrees, DroppedTerm, ModuleDegree
 
 
 def explain(found: "Degrees") -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from normgrowth.limit.degrees import Degrees, ModuleDegree
+from normgrowth.limit.result import Degrees, ModuleDegree
 from normgrowth.report.figures.style import GRAY, INK, drawing, label
 from normgrowth.report.sentences.degrees import alike
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from normgrowth.limit.degrees import Degrees, ModuleDegree
 from normgrowth.limit.module_names import grouped
+from normgrowth.limit.result import Degrees, ModuleDegree
 
 
 def counts(result: Degrees) -> str:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from normgrowth.limit.degrees import Degrees
+from normgrowth.limit.result import Degrees
 from normgrowth.report.sentences.degrees import alike, counts
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns

@@ -1,6 +1,6 @@
 """The degree of every part of a model, as a table."""
 
-from normgrowth.limit.degrees import Degrees
+from normgrowth.limit.result import Degrees
 from normgrowth.report.page.content import Content, PageEntry
 from normgrowth.report.page.pieces import Section, SummaryRow, Table, words
 from normgrowth.report.sentences.degrees import alike, counts
