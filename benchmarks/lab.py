@@ -18,8 +18,8 @@ import torch
 
 from normgrowth.lab.build import corpus_of
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.train import train
 from normgrowth.paper.stages.model_training import measured
+from normgrowth.train import train
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "records" / "lab"

@@ -10,7 +10,7 @@ import pytest
 from normgrowth import errors
 from normgrowth.checkpoints.parameters.selection import NothingCounts, Selection
 from normgrowth.errors import InputError, is_mistake, raised_here
-from normgrowth.lab.train import Diverged
+from normgrowth.lab.training_loop import Diverged
 from normgrowth.network.heads.statistics import NotFinite
 from normgrowth.paper.evidence import MissingEvidence
 

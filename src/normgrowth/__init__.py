@@ -46,6 +46,7 @@ from normgrowth.report import report
 from normgrowth.saturation import saturation
 from normgrowth.scaling import scaling
 from normgrowth.trace import trace
+from normgrowth.train import train
 
 TYPE_CHECKING = False  # importing typing is slow, and Ctrl-C during an import prints a traceback
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from normgrowth.lab.settings import TrainSettings, preset
     from normgrowth.lab.sweep import sweep
     from normgrowth.lab.sweep_result import Sweep
-    from normgrowth.lab.train import train
     from normgrowth.limit.result import Degrees
     from normgrowth.limit.saturated import saturated
     from normgrowth.lint.result import Findings
@@ -180,7 +180,6 @@ _HOME = {
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
     "sweep": "normgrowth.lab.sweep",
-    "train": "normgrowth.lab.train",
 }
 
 

@@ -14,7 +14,7 @@ from normgrowth.lab.build import new_model, new_optimizer
 from normgrowth.lab.cells.cell import batches, train_alone
 from normgrowth.lab.data.corpus import load_corpus
 from normgrowth.lab.evaluate import NextToken
-from normgrowth.lab.train import train as train_run
+from normgrowth.train import train as train_run
 
 
 def train(*arguments, **options):

@@ -28,11 +28,11 @@ from normgrowth.lab.data.formal_languages import language
 from normgrowth.lab.evaluate import NextToken, evaluate
 from normgrowth.lab.generate import member_share
 from normgrowth.lab.settings import PRESETS, preset
-from normgrowth.lab.train import Diverged
-from normgrowth.lab.train import train as train_run
+from normgrowth.lab.training_loop import Diverged
 from normgrowth.network.models.load import load_model
 from normgrowth.records import Records
 from normgrowth.stored_result import StoredResult
+from normgrowth.train import train as train_run
 
 
 def train(*arguments, **options):

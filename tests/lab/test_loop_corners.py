@@ -18,10 +18,10 @@ from normgrowth.lab.data.corpus import load_corpus
 from normgrowth.lab.interrupt import heard_between_steps
 from normgrowth.lab.run import Run
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.train import Diverged
-from normgrowth.lab.train import train as train_run
+from normgrowth.lab.training_loop import Diverged
 from normgrowth.records import Records
 from normgrowth.report.renderers import show
+from normgrowth.train import train as train_run
 
 
 def train(*arguments, **options):

@@ -290,7 +290,7 @@ def _settings(corpus: Path, options: Mapping[str, Any]) -> Any:
 
 
 def train(corpus: Path, out: Path, **options: Any) -> Rows:
-    from normgrowth.lab.train import train
+    from normgrowth.train import train
 
     rows = _rows(train(_settings(corpus, options), out).records)
     # Norms at step 0 are those before the first step.

@@ -16,12 +16,12 @@ from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters.selection import CountedParameters, NothingCounts, Selection
 from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SchemaError, SeriesWarning
-from normgrowth.lab.train import train
 from normgrowth.records import Records
 from normgrowth.report.figures.trace import figure_norm_direction
 from normgrowth.report.renderers import draw
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
+from normgrowth.train import train
 
 COUNTED = CountedParameters(
     tensors=10, of_tensors=12, values=1104, of_values=1280, dtypes={"F32": 10}

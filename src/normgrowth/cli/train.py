@@ -20,10 +20,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from normgrowth.lab.train import train
     from normgrowth.report.terminal.console import Progress
     from normgrowth.report.terminal.run import TrainProgress
     from normgrowth.tracking.distributed import is_main, joined
+    from normgrowth.train import train
 
     settings = settings_of(arguments)
     with joined(), Progress(of_bytes=False) as bar:

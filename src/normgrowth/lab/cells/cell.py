@@ -1,6 +1,6 @@
 """One cell of a sweep: a run without an output folder, whose outcome is a few numbers.
 
-It trains like `lab.train`, with the same initial weights and batches, and its final weights are bit-identical. It keeps
+It trains like `train`, with the same initial weights and batches, and its final weights are bit-identical. It keeps
 the sums (`tracking.tensor_sums`) of every step, so the growth budget covers the whole run and not a sample of steps.
 """
 

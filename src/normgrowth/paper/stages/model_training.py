@@ -27,7 +27,6 @@ from normgrowth.lab.evaluate import NextToken, margins
 from normgrowth.lab.run import Run
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep import one_thread
-from normgrowth.lab.train import train
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.heads.result import Heads
 from normgrowth.network.hidden_states import evaluating
@@ -40,6 +39,7 @@ from normgrowth.records import Block, Records
 from normgrowth.serialization.json_types import converted
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace import trace
+from normgrowth.train import train
 
 # The quantities of evaluations and of the tracker, of model, parts and layers, that pages and claims use.
 KEPT = (

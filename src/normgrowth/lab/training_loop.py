@@ -1,4 +1,4 @@
-"""`train`: train a language model as in the paper, from text to a series of checkpoints that every command can read.
+"""The training of a language model as in the paper, from text to a series of checkpoints that every command can read.
 
 The order of the sentences depends only on the seed and the epoch, and nothing else is random after initialization. So a
 killed run resumes from its last state, and its final weights are bit-identical on the same machine with the same number
@@ -8,7 +8,6 @@ of threads. Under torchrun, each rank processes a part of each batch, and the lo
 import time
 from collections.abc import Callable
 from math import isfinite
-from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -18,12 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.lab.build import corpus_of, device_of, new_model, new_optimizer, total_steps
+from normgrowth.lab.build import new_model, new_optimizer, total_steps
 from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
 from normgrowth.lab.evaluate import NextToken, as_blocks, evaluate, levels
-from normgrowth.lab.interrupt import heard_between_steps
 from normgrowth.lab.run import Run
-from normgrowth.lab.run_files import STATE, TRACKER, RunFolder, open_run
+from normgrowth.lab.run_files import STATE, TRACKER, RunFolder
 from normgrowth.lab.settings import TrainSettings, every
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.records import Block, Records
@@ -33,8 +31,6 @@ from normgrowth.tracking.distributed import is_main, is_parallel, rank, shared, 
 from normgrowth.tracking.tensor_sums import to_double
 from normgrowth.tracking.tracked_parameters import watch
 from normgrowth.tracking.tracker import NormTracker
-
-SAVE_SECONDS = 60.0  # between saved states: the most that a killed run loses
 
 
 class SavedEvaluation(TypedDict):
@@ -72,41 +68,9 @@ Progress = Callable[
 ]  # steps done, total steps, loss and tokens of the step
 
 
-def train(
-    settings: TrainSettings,
-    out: str | Path,
-    *,
-    data: str | Path | None = None,
-    progress: Progress | None = None,
-    save_seconds: float = SAVE_SECONDS,
-    corpus: Corpus | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    overwrite: bool = False,
-) -> Run:
-    """Train a model, or resume the run in the folder; return its evaluations and the measurements of its tracker.
+class TrainingLoop:
+    """A run: its model, optimizer and data, and everything that is saved to resume it."""
 
-    out: output folder; call it again with the same settings to resume.
-    data: folder that contains `penn` and `wikitext-2`. corpus: use this corpus instead of the one in the settings.
-    progress: called after every step. save_seconds: time between saved states.
-    device: [default: a GPU if available]. threads: number of PyTorch threads [default: chosen by PyTorch].
-    overwrite: remove another result in the folder.
-    """
-    if threads is not None:
-        if threads < 1:
-            raise InputError(f"threads must be >= 1, got {threads}")
-        torch.set_num_threads(threads)
-    corpus = corpus or corpus_of(settings, data)
-    settings.rate(total_steps(settings, corpus))  # raises errors of the schedule before the folder is created
-    facts = {"fingerprint": corpus.fingerprint, "ranks": world_size()}
-    with (
-        open_run(out, settings, facts, overwrite=overwrite) as folder,
-        heard_between_steps() as stopping,
-    ):
-        return _Training(settings, corpus, folder, device_of(device), progress, save_seconds).go(stopping)
-
-
-class _Training:
     def __init__(
         self,
         settings: TrainSettings,
