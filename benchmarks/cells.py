@@ -17,7 +17,7 @@ from pathlib import Path
 
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import preset
-from normgrowth.lab.sweep import sweep
+from normgrowth.sweep import sweep
 
 RESULTS = Path(__file__).with_suffix(".json")
 RATES, DECAYS = Axis.spaced("lr", 1e-4, 1e-1, 8), Axis.spaced("weight_decay", 1e-4, 1e-1, 4)
@@ -44,7 +44,7 @@ def fresh(data: str) -> float:
 def swept(data: str, together: int | None) -> float:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        sweep(preset("tiny", "wikitext-2"), folder, x=RATES, y=DECAYS, data=data, together=together)
+        sweep(preset("tiny", "wikitext-2"), folder, x=RATES, y=DECAYS, data=data, stack_size=together)
         return len(RATES.values) * len(DECAYS.values) * 60 / (time.perf_counter() - start)
 
 

@@ -21,7 +21,7 @@ from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
 from normgrowth.lab.cells.cell import SQUARE
 from normgrowth.lab.settings import TrainSettings, preset
-from normgrowth.lab.sweep import sweep
+from normgrowth.sweep import sweep
 from normgrowth.tracking.tensor_sums import local, summed
 from normgrowth.tracking.tracked_parameters import watch
 

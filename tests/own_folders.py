@@ -17,9 +17,9 @@ from normgrowth.cli.main import main
 from normgrowth.engine import Threads
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.sweep import sweep
 from normgrowth.serialization.checksums import CHECKSUM, SEALED
 from normgrowth.stored_result import PAIRED
+from normgrowth.sweep import sweep
 
 SHAPE = ["--layers", "1", "--width", "8", "--heads", "2", "--feedforward", "8"]
 TRAIN = [

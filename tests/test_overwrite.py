@@ -12,8 +12,8 @@ from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.sweep import sweep
 from normgrowth.stored_result import StoredResult
+from normgrowth.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

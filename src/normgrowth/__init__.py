@@ -45,6 +45,7 @@ from normgrowth.parameters import parameters
 from normgrowth.report import report
 from normgrowth.saturation import saturation
 from normgrowth.scaling import scaling
+from normgrowth.sweep import sweep
 from normgrowth.trace import trace
 from normgrowth.train import train
 
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from normgrowth.lab.cells.axis import Axis
     from normgrowth.lab.run import Run
     from normgrowth.lab.settings import TrainSettings, preset
-    from normgrowth.lab.sweep import sweep
     from normgrowth.lab.sweep_result import Sweep
     from normgrowth.limit.result import Degrees
     from normgrowth.limit.saturated import saturated
@@ -179,7 +179,6 @@ _HOME = {
     "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",
-    "sweep": "normgrowth.lab.sweep",
 }
 
 

@@ -67,6 +67,8 @@ def saturation(
     model.
     out: output folder; for a series, the same call resumes. overwrite: replace another result there.
     """
+    from pathlib import Path
+
     from normgrowth.errors import InputError
     from normgrowth.network.measured import each_batch, measure_each, source_of
     from normgrowth.network.saturation.result import LevelOptions

@@ -18,8 +18,8 @@ from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.sweep import one_thread
 from normgrowth.lab.sweep_result import Sweep
+from normgrowth.lab.sweep_run import one_thread
 
 
 def sweep(*arguments, **options):
@@ -85,7 +85,7 @@ def value(records, name, quantity):
 
 
 def test_a_cell_is_the_run_that_its_settings_name(tmp_path, corpus, threads):
-    records = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=threads, together=1)
+    records = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=threads, stack_size=1)
     assert len(records.where(level="cell").distinct("name")) == 9
     factors = records.where(level="cell", quantity="factor").to_rows()
     assert [(row["cell"], row["seed"]) for row in factors] == [(i, TINY.seed) for i in range(9)]
@@ -108,10 +108,10 @@ def test_a_cell_is_the_run_that_its_settings_name(tmp_path, corpus, threads):
 
 
 def test_processes_and_stacks_give_the_same_up_to_rounding(tmp_path, corpus, threads):
-    one = sweep(TINY, tmp_path / "one", x=X, y=Y, corpus=corpus, engine=threads, together=1)
+    one = sweep(TINY, tmp_path / "one", x=X, y=Y, corpus=corpus, engine=threads, stack_size=1)
     with closing(Processes(2)) as processes:
-        same = sweep(TINY, tmp_path / "same", x=X, y=Y, corpus=corpus, engine=processes, together=1)
-    stacked = sweep(TINY, tmp_path / "stack", x=X, y=Y, corpus=corpus, engine=threads, together=4)
+        same = sweep(TINY, tmp_path / "same", x=X, y=Y, corpus=corpus, engine=processes, stack_size=1)
+    stacked = sweep(TINY, tmp_path / "stack", x=X, y=Y, corpus=corpus, engine=threads, stack_size=4)
     for quantity in ("norm_end", "growth", "dev_loss"):
         values = [
             r.where(level="cell", quantity=quantity).table["value"].to_numpy() for r in (one, same, stacked)
@@ -123,11 +123,11 @@ def test_processes_and_stacks_give_the_same_up_to_rounding(tmp_path, corpus, thr
 
 def test_what_is_known_is_not_trained_again(tmp_path, corpus, threads):
     with pytest.raises(KeyboardInterrupt):
-        sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=Counting(threads, at_most=4), together=1)
+        sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=Counting(threads, at_most=4), stack_size=1)
     kept = len(list((tmp_path / "cells").glob("*.json")))
     assert 0 < kept <= 4
     rest = Counting(threads)
-    first = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=rest, together=1)
+    first = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=rest, stack_size=1)
     assert rest.cells == 9 - kept
     again = Counting(threads)
     second = sweep(TINY, tmp_path, x=X, y=Y, corpus=corpus, engine=again)
@@ -193,14 +193,14 @@ def test_divergence_is_a_result(tmp_path, corpus, threads):
 def test_a_time_limit_ends_a_cell_where_it_is(tmp_path, corpus, threads):
     long = replace(TINY, steps=None, epochs=1000)
     one = {"x": Axis("lr", (1e-3,)), "y": Axis("weight_decay", (0.0, 0.1))}
-    records = sweep(long, tmp_path, **one, limit=0.3, corpus=corpus, engine=threads, together=1)
+    records = sweep(long, tmp_path, **one, time_limit=0.3, corpus=corpus, engine=threads, stack_size=1)
     name = "lr=0.001, weight_decay=0"
     assert value(records, name, "timed_out") == 1
     assert 0 < value(records, name, "steps") < 1e5
     shorter, longer = Counting(threads), Counting(threads)
-    sweep(long, tmp_path, **one, limit=0.2, corpus=corpus, engine=shorter, together=1)
+    sweep(long, tmp_path, **one, time_limit=0.2, corpus=corpus, engine=shorter, stack_size=1)
     assert shorter.cells == 0
-    sweep(long, tmp_path, **one, limit=0.4, corpus=corpus, engine=longer, together=1)
+    sweep(long, tmp_path, **one, time_limit=0.4, corpus=corpus, engine=longer, stack_size=1)
     assert longer.cells == 2
 
 
@@ -238,7 +238,7 @@ def test_bad_sweeps_are_refused_before_anything_is_trained(tmp_path, corpus, thr
     with pytest.raises(InputError, match="heads"):
         sweep(TINY, tmp_path / "a", x=X, y=Axis("width", (7, 8)), corpus=corpus, engine=engine)
     with pytest.raises(InputError, match="finite number of seconds > 0"):
-        sweep(TINY, tmp_path / "a", x=X, y=Y, limit=0, corpus=corpus, engine=engine)
+        sweep(TINY, tmp_path / "a", x=X, y=Y, time_limit=0, corpus=corpus, engine=engine)
     kinds = Axis("kind", ("post_norm", "usual_pre_norm"))
     with pytest.raises(InputError, match="refine"):
         sweep(TINY, tmp_path / "a", x=X, y=kinds, refine=True, corpus=corpus, engine=engine)
@@ -289,7 +289,7 @@ def test_cells_are_plain_files(tmp_path, corpus, threads):
 
 
 def test_a_sweep_is_typed_saved_loaded_printed_and_drawn(corpus, threads, tmp_path):
-    found = run_sweep(TINY, tmp_path / "out", x=X, y=Y, corpus=corpus, engine=threads, together=1)
+    found = run_sweep(TINY, tmp_path / "out", x=X, y=Y, corpus=corpus, engine=threads, stack_size=1)
     assert isinstance(found, Sweep)
     assert (found.cells, found.of, found.lost, found.x, found.settings) == (9, 9, (), X, TINY)
     assert [edge.x for edge in found.edges] == list(X.values)

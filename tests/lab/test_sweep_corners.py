@@ -16,7 +16,7 @@ from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.sweep import one_thread
+from normgrowth.lab.sweep_run import one_thread
 from normgrowth.report.sweep_grid import SweepGrid
 
 
@@ -70,7 +70,7 @@ def values(records, quantity, level="cell"):
 )
 def test_a_cell_is_the_run_of_its_own_corpus(tmp_path, engine, setting, values_):
     records = sweep(
-        TINY, tmp_path, x=Axis(setting, values_), y=Axis("lr", (0.01,)), engine=engine, together=1
+        TINY, tmp_path, x=Axis(setting, values_), y=Axis("lr", (0.01,)), engine=engine, stack_size=1
     )
     for i, value in enumerate(values_):
         own = replace(TINY, lr=0.01, **{setting: value})
@@ -90,7 +90,7 @@ def test_a_cell_is_the_run_of_its_own_corpus(tmp_path, engine, setting, values_)
     ],
 )
 def test_cells_that_cannot_be_stacked_train_alone(tmp_path, corpus, engine, x, sizes, together):
-    records = sweep(TINY, tmp_path, x=x, y=X, corpus=corpus, engine=engine, together=together)
+    records = sweep(TINY, tmp_path, x=x, y=X, corpus=corpus, engine=engine, stack_size=together)
     assert engine.sizes == sizes
     assert np.isfinite(values(records, "dev_loss")).all()
 
@@ -125,7 +125,7 @@ def test_steps_as_a_setting_and_as_an_outcome(tmp_path, corpus, engine):
 def test_nothing_but_lost_cells_is_still_a_result(tmp_path, corpus, capsys):
     kinds = Axis("kind", ("post_norm", "usual_pre_norm"))
     with closing(Deadly(1)) as engine:
-        result = run_sweep(TINY, tmp_path, x=X, y=kinds, corpus=corpus, engine=engine, together=1)
+        result = run_sweep(TINY, tmp_path, x=X, y=kinds, corpus=corpus, engine=engine, stack_size=1)
     assert result.cells == 0
     assert len(result.problems) == 4
     print(result)
@@ -155,14 +155,14 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
     """A lost cell among falling ones does not lift the edge; one beyond the last known makes it unknown."""
     x, y = Axis("lr", (1e-3, 1e-2)), Axis("weight_decay", (1e-3, 1.0, 30.0, 60.0, 90.0))
     with closing(Threads(1)) as engine:
-        whole = sweep(TINY, tmp_path / "whole", x=x, y=y, corpus=corpus, engine=engine, together=1)
+        whole = sweep(TINY, tmp_path / "whole", x=x, y=y, corpus=corpus, engine=engine, stack_size=1)
     edges = values(whole, "edge", "column")
     assert np.isfinite(edges).all()
     assert (edges < 60).all()
     lost = [(1e-2, 90.0), (1e-3, 1e-3)]
     with closing(Losing(*lost)) as engine:
         found_result = run_sweep(
-            TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1, refine=refine
+            TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, stack_size=1, refine=refine
         )
         found = found_result.records
     assert values(found, "edge", "column")[1] == edges[1]
@@ -175,7 +175,9 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
     assert f"lost (killed or out of memory): {len(found_result.lost)}" in said
     assert "interpolated between trained cells" in said  # so that one at the edge moves it between these
     with closing(Threads(1)) as engine:  # they are trained when the command is run again
-        again_result = run_sweep(TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, together=1)
+        again_result = run_sweep(
+            TINY, tmp_path / "lost", x=x, y=y, corpus=corpus, engine=engine, stack_size=1
+        )
     assert not again_result.lost
     np.testing.assert_array_equal(values(again_result.records, "edge", "column"), edges)
 
@@ -183,7 +185,7 @@ def test_lost_cells_are_unknown(tmp_path, corpus, refine, capsys):
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
 def test_limits_that_are_none(tmp_path, corpus, engine, limit):
     with pytest.raises(InputError, match="finite number of seconds > 0"):
-        sweep(TINY, tmp_path / "x", x=X, y=Y, limit=limit, corpus=corpus, engine=engine)
+        sweep(TINY, tmp_path / "x", x=X, y=Y, time_limit=limit, corpus=corpus, engine=engine)
     assert not (tmp_path / "x").exists()
 
 
@@ -221,7 +223,7 @@ def test_progress_ends_where_the_search_does(tmp_path, corpus, engine):
 
 
 def test_a_cell_without_a_step_neither_grows_nor_falls(tmp_path, corpus, engine):
-    result = run_sweep(TINY, tmp_path, x=X, y=Y, limit=1e-9, corpus=corpus, engine=engine)
+    result = run_sweep(TINY, tmp_path, x=X, y=Y, time_limit=1e-9, corpus=corpus, engine=engine)
     records = result.records
     assert (values(records, "factor") == 1).all()
     assert (values(records, "timed_out") == 1).all()

@@ -308,7 +308,7 @@ def sweep(
     x, y = Axis("lr", tuple(rates)), Axis("weight_decay", tuple(decays))
     with closing(Threads(1)) as engine:
         found = ng.sweep(
-            _settings(corpus, options), out, x=x, y=y, refine=refine, engine=engine, together=stack
+            _settings(corpus, options), out, x=x, y=y, refine=refine, engine=engine, stack_size=stack
         )
     return _rows(found.records)
 

@@ -33,8 +33,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from normgrowth.lab.cells.axis import Axis
-    from normgrowth.lab.sweep import sweep
     from normgrowth.report.terminal.console import Progress
+    from normgrowth.sweep import sweep
 
     settings = settings_of(arguments)
     x, y = Axis.parse(arguments.x, "--x"), Axis.parse(arguments.y, "--y")
@@ -45,10 +45,10 @@ def _sweep(arguments: argparse.Namespace) -> int:
             x=x,
             y=y,
             refine=arguments.refine,
-            limit=arguments.time_limit,
+            time_limit=arguments.time_limit,
             data=arguments.data,
             engine=engine,
-            together=arguments.stack_size,
+            stack_size=arguments.stack_size,
             progress=bar,
             overwrite=arguments.overwrite,
         )

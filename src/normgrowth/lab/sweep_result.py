@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from math import nan
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.results import Result
+from normgrowth.stored_result import StoredResult
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Sweep(Result):
         tuple[int, int], ...
     ] = ()  # column and row of cells without an outcome (killed or out of memory)
     refine: bool = False  # only cells around the edge were trained
-    limit: float | None = None  # time limit per cell in seconds
-    together: int = 0  # number of cells in the largest stack
+    time_limit: float | None = None  # seconds per cell
+    stack_size: int = 0  # number of cells in the largest stack
     selection: Selection | None = None  # the counted parameters; None: unknown
 
     @property
@@ -64,3 +65,10 @@ class Sweep(Result):
             for x, (value, below, above, once, *shares) in zip(self.x.values, columns, strict=True)
         ]
         return tuple(found) if rows else ()
+
+    @classmethod
+    def from_stored(cls, stored: StoredResult) -> Self:
+        """Return the stored sweep; earlier versions named two of its fields otherwise."""
+        earlier = {"limit": "time_limit", "together": "stack_size"}
+        fields = {earlier.get(name, name): value for name, value in stored.fields.items()}
+        return super().from_stored(StoredResult(stored.records, fields))

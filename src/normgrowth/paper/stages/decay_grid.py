@@ -28,7 +28,7 @@ class DecayGrid(StageSettings):
 def decay_grid(context: StageContext, settings: DecayGrid) -> StoredResult:
     from normgrowth.lab.cells.grid import Axis
     from normgrowth.lab.settings import preset
-    from normgrowth.lab.sweep import sweep
+    from normgrowth.sweep import sweep
 
     options = {"min_count": settings.min_count, "epochs": settings.epochs}
     base = preset(

@@ -26,7 +26,7 @@ from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
 from normgrowth.lab.evaluate import NextToken, margins
 from normgrowth.lab.run import Run
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.sweep import one_thread
+from normgrowth.lab.sweep_run import one_thread
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.heads.result import Heads
 from normgrowth.network.hidden_states import evaluating

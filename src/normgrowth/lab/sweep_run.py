@@ -1,4 +1,4 @@
-"""`sweep`: measure norm growth over two settings of a training run, by default learning rate and weight decay (§F).
+"""A sweep: norm growth over two settings of a training run, by default learning rate and weight decay (§F).
 
 Every cell is a run of `train` without an output folder (`lab.cells.cell`). Its outcome is stored as soon as it is
 finished (`lab.cells.cell_store`). Divergence and a timeout are outcomes, too.
@@ -18,87 +18,59 @@ import numpy as np
 import torch
 
 from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.engine import Engine, Progress, TaskFailed, given_or_processes, map_with_failures
+from normgrowth.engine import Engine, Progress, TaskFailed, map_with_failures
 from normgrowth.errors import InputError
 from normgrowth.lab.build import total_steps
-from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
+from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.cell_store import CellStore
 from normgrowth.lab.cells.edge_search import Cell, wanted
 from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.cells.grid import Corpora, Grid
 from normgrowth.lab.cells.stacked_cells import in_common, pays, stackable, train_together
-from normgrowth.lab.data.corpus import Corpus, describe
-from normgrowth.lab.settings import DEFAULTS, TrainSettings
+from normgrowth.lab.data.corpus import describe
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
-from normgrowth.workspace import Workspace
+from normgrowth.serialization.checksums import JsonObject
 
 GRACE = 60.0  # seconds after its limit until a cell that does not end is abandoned
 
 
-def sweep(
-    settings: TrainSettings,
-    out: str | Path,
-    *,
-    x: Axis = LEARNING_RATE,
-    y: Axis = WEIGHT_DECAY,
-    refine: bool = False,
-    limit: float | None = None,
-    data: str | Path | None = None,
-    corpus: Corpus | None = None,
-    engine: Engine | None = None,
-    together: int | None = None,
-    progress: Progress | None = None,
-    overwrite: bool = False,
-) -> Sweep:
-    """Train a model for each cell of a grid; with `refine`, only for the cells that locate the edge of growth.
-
-    x, y: the settings that vary over columns and rows.
-    limit: time limit per cell in seconds.
-    data: folder that contains `penn` and `wikitext-2`. corpus: use this corpus instead of the one in the settings.
-    engine: where cells are trained [default: one process per core].
-    together: number of cells in one stack [default: chosen for speed].
-    overwrite: replace the records of a sweep with other settings; its cells stay.
-    """
+def checked_request(
+    settings: TrainSettings, x: Axis, y: Axis, refine: bool, time_limit: float | None
+) -> JsonObject:
+    """Return what the folder of a sweep depends on. Raises InputError if the options do not fit together."""
     if x.setting == y.setting:
         raise InputError(f"x and y must be different settings, got {x.setting} twice")
-    if limit is not None and not 0 < limit < inf:
-        raise InputError(f"limit must be a finite number of seconds > 0, got {limit:g}")
+    if time_limit is not None and not 0 < time_limit < inf:
+        raise InputError(f"time_limit must be a finite number of seconds > 0, got {time_limit:g}")
     if refine and not y.numbers:
         raise InputError(f"--refine needs numeric values for y; {y.setting} has others")
-    grid = Grid(settings, x, y, data=data, corpus=corpus)
     varied = {"network" if axis.setting == "kind" else axis.setting for axis in (x, y)}
     fixed = {name: value for name, value in settings.request().items() if name not in varied}
-    request = {"x": x.setting, "y": y.setting, **fixed}
-    with (
-        Workspace.open(out, Sweep.kind, request, overwrite=overwrite, defaults=DEFAULTS) as workspace,
-        given_or_processes(engine) as on,
-    ):
-        run = _Run(grid, CellStore(workspace, grid.corpora), on, limit, together, progress)
-        run.refine() if refine else run.fill()
-        result = _result(Path(out).resolve().name, grid, run, refine, limit)
-        workspace.save(result)
-    return result
+    return {"x": x.setting, "y": y.setting, **fixed}
 
 
-class _Run:
+class SweepRun:
+    """The cells of a sweep that are trained and stored, and those that were lost."""
+
     def __init__(
         self,
         grid: Grid,
         store: CellStore,
         engine: Engine,
-        limit: float | None,
-        together: int | None,
+        time_limit: float | None,
+        stack_size: int | None,
         progress: Progress | None,
     ) -> None:
-        self.grid, self.store, self.engine, self.limit = grid, store, engine, limit
-        self.progress, self.together = progress, together
+        self.grid, self.store, self.engine, self.time_limit = grid, store, engine, time_limit
+        self.progress, self.stack_size = progress, stack_size
         self.outcomes: dict[Cell, Outcome] = {}
         self.lost: dict[Cell, str] = {}
         self.asked = self.largest = 0  # number of requested cells; size of the largest stack
-        self.work = partial(train_cells, grid.corpora, limit)
+        self.work = partial(train_cells, grid.corpora, time_limit)
 
     def fill(self) -> None:
         self._train(list(self.grid.cells))
@@ -113,7 +85,7 @@ class _Run:
 
     def _train(self, cells: list[Cell]) -> None:
         for cell in cells:
-            if (found := self.store.load(self.grid.cells[cell], self.limit)) is not None:
+            if (found := self.store.load(self.grid.cells[cell], self.time_limit)) is not None:
                 self.outcomes[cell] = found
         missing = [cell for cell in cells if cell not in self.outcomes]
         groups = self._groups(missing)
@@ -122,14 +94,14 @@ class _Run:
         tasks = [tuple(self.grid.cells[cell] for cell in group) for group in groups]
         most = max(map(len, groups), default=0)
         self.largest = max(self.largest, most)
-        patience = None if self.limit is None else most * self.limit + GRACE
+        patience = None if self.time_limit is None else most * self.time_limit + GRACE
         for done, results in map_with_failures(self.work, tasks, on=self.engine, limit=patience):
             group = groups[done]
             if isinstance(results, TaskFailed):
                 self.lost |= dict.fromkeys(group, results.why)
             else:
                 for cell, outcome in zip(group, results, strict=True):
-                    self.store.save(self.grid.cells[cell], outcome, self.limit, len(group))
+                    self.store.save(self.grid.cells[cell], outcome, self.time_limit, len(group))
                     self.outcomes[cell] = outcome
             self._tell(self.grid.name(group[-1]))
 
@@ -141,7 +113,7 @@ class _Run:
             alike.setdefault((in_common(own), stackable(own)), []).append(cell)
         groups = []
         for (common, stacks), members in alike.items():
-            most = (self.together or pays(common, self.grid.corpora.of(common))) if stacks else 1
+            most = (self.stack_size or pays(common, self.grid.corpora.of(common))) if stacks else 1
             size = max(1, min(most, -(-len(members) // self.engine.workers)))
             groups += [members[i : i + size] for i in range(0, len(members), size)]
         return groups
@@ -149,6 +121,33 @@ class _Run:
     def _tell(self, name: str) -> None:
         if self.progress:
             self.progress(len(self.outcomes) + len(self.lost), self.asked, name)
+
+    def result(self, out: str | Path, *, refine: bool) -> Sweep:
+        grid, cells = self.grid, sorted(self.outcomes)
+        corpus = grid.corpora.of(grid.cells[0, 0])
+        step = total_steps(grid.settings, corpus)
+        blocks = [_cell_block(grid, cell, self.outcomes[cell], step) for cell in cells]
+        if grid.y.numbers:
+            found = edges(grid.settings, grid.x, grid.y, self.outcomes, self.grows(), self.lost)
+            columns = [grid.x.name(i) for i in range(len(found))]
+            blocks.append(_block("column", columns, step, _transposed(found)))
+        return Sweep(
+            records=Records.from_blocks(Path(out).resolve().name, blocks),
+            settings=grid.settings,
+            x=grid.x,
+            y=grid.y,
+            corpus=describe(corpus, grid.settings.dev_sentences),
+            cells=len(cells),
+            of=len(grid.cells),
+            lost=tuple(sorted(self.lost)),
+            refine=refine,
+            time_limit=self.time_limit,
+            stack_size=self.largest,
+            selection=Selection(grid.settings.include),
+            notes=tuple(grid.corpora.notes),
+            problems=tuple(f"{grid.name(cell)}: {why}" for cell, why in sorted(self.lost.items())),
+            provenance=Provenance.now(),
+        )
 
 
 def train_cells(corpora: Corpora, limit: float | None, cells: tuple[TrainSettings, ...]) -> list[Outcome]:
@@ -168,34 +167,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _result(name: str, grid: Grid, run: _Run, refine: bool, limit: float | None) -> Sweep:
-    cells = sorted(run.outcomes)
-    corpus = grid.corpora.of(grid.cells[0, 0])
-    step = total_steps(grid.settings, corpus)
-    blocks = [_cell_block(grid, cell, run.outcomes[cell], step) for cell in cells]
-    if grid.y.numbers:
-        found = edges(grid.settings, grid.x, grid.y, run.outcomes, run.grows(), run.lost)
-        columns = [grid.x.name(i) for i in range(len(found))]
-        blocks.append(_block("column", columns, step, _transposed(found)))
-    return Sweep(
-        records=Records.from_blocks(name, blocks),
-        settings=grid.settings,
-        x=grid.x,
-        y=grid.y,
-        corpus=describe(corpus, grid.settings.dev_sentences),
-        cells=len(cells),
-        of=len(grid.cells),
-        lost=tuple(sorted(run.lost)),
-        refine=refine,
-        limit=limit,
-        together=run.largest,
-        selection=Selection(grid.settings.include),
-        notes=tuple(grid.corpora.notes),
-        problems=tuple(f"{grid.name(cell)}: {why}" for cell, why in sorted(run.lost.items())),
-        provenance=Provenance.now(),
-    )
 
 
 def _cell_block(grid: Grid, cell: Cell, found: Outcome, step: int) -> Block:
