@@ -43,6 +43,7 @@ from normgrowth.heads import heads
 from normgrowth.lint import lint
 from normgrowth.parameters import parameters
 from normgrowth.report import report
+from normgrowth.reproduce import reproduce
 from normgrowth.saturation import saturation
 from normgrowth.scaling import scaling
 from normgrowth.sweep import sweep
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from normgrowth.network.saturation.result import Saturation
     from normgrowth.network.scaled_weights import scaled_weights
     from normgrowth.network.scaling.result import Scaling
-    from normgrowth.paper.reproduce import reproduce
     from normgrowth.paper.reproduction import Reproduction
     from normgrowth.records import Records
     from normgrowth.report.page.page_file import Page
@@ -175,7 +175,6 @@ _HOME = {
     "open_source": "normgrowth.checkpoints.series",
     "predict_norm": "normgrowth.dynamics.prediction",
     "quantities": "normgrowth.moments.moments",
-    "reproduce": "normgrowth.paper.reproduce",
     "scaled_weights": "normgrowth.network.scaled_weights",
     "saturated": "normgrowth.limit.saturated",
     "saturated_attention": "normgrowth.network.saturated_attention",

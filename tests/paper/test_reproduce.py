@@ -12,18 +12,19 @@ from normgrowth.cli.main import main
 from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.paper import finished
-from normgrowth.paper import reproduce as paper
+from normgrowth.paper import run_stages as paper
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.errata import ERRATA
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.paper_figures import draw_figures
-from normgrowth.paper.reproduce import reproduce, select, settings_of
 from normgrowth.paper.reproduction import Reproduction
+from normgrowth.paper.run_stages import select, settings_of
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.known_networks import numbers
 from normgrowth.paper.stages.stage import Stage, StageSettings
 from normgrowth.records import Records
+from normgrowth.reproduce import reproduce
 from normgrowth.results import load, load_all
 from normgrowth.stored_result import StoredResult
 
@@ -81,12 +82,11 @@ def test_a_second_call_draws_nothing(tmp_path, engine, monkeypatch):
 def test_a_second_call_loads_neither_torch_nor_matplotlib(tmp_path):
     code = f"""
 import sys
-import normgrowth.paper.reproduce
+import normgrowth.paper.run_stages
 
 if __name__ == "__main__":
-    paper = sys.modules["normgrowth.paper.reproduce"]
-    paper.STAGES = {{}}  # published numbers alone
-    paper.reproduce({str(tmp_path)!r}, only=["norm-sqrt", "fig1"])
+    normgrowth.paper.run_stages.STAGES = {{}}  # published numbers alone
+    normgrowth.reproduce({str(tmp_path)!r}, only=["norm-sqrt", "fig1"])
     print(*sys.modules)
 """
     script = tmp_path / "script.py"

@@ -35,8 +35,9 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from normgrowth.paper.reproduce import STAGES, reproduce, select
+    from normgrowth.paper.run_stages import STAGES, select
     from normgrowth.report.terminal.console import Progress
+    from normgrowth.reproduce import reproduce
 
     needed = select(arguments.only)[1]
     if arguments.list or arguments.scale == "paper":

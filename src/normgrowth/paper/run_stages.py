@@ -1,10 +1,4 @@
-"""`reproduce`: compute the paper's figures and tables, and judge each of its claims.
-
-    out/stages/NAME/        the records of a stage, its working folder, and error.log if it failed
-    out/claims.json         the Reproduction: every claim, published, measured, rule, verdict and reason
-    out/figures/            Figures 1 to 6 as png, svg and pdf
-    out/report.html         everything on one page
-    out/finished.json       checksums, by which a second call finds that nothing has changed (`finished`)
+"""The stages of a reproduction, run or read from their folders, and the verdicts that follow from them.
 
 A stage is not run again if its version and settings are unchanged. A stage that fails does not stop the others: the
 claims that need it get the verdict "not measured here".
@@ -12,94 +6,76 @@ claims that need it get the verdict "not measured here".
 
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from normgrowth.engine import Engine, given_or_processes
+from normgrowth.engine import Engine
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.paper.claim import Claim, check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence, MissingEvidence
-from normgrowth.paper.finished import finished, key_of, mark_finished
-from normgrowth.paper.paper_figures import FIGURES, draw_figures
+from normgrowth.paper.paper_figures import FIGURES
 from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
-from normgrowth.paper.reproduction_page import write_page
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
-from normgrowth.paper.t5_series import PublishedT5, traced_t5
 from normgrowth.results import Provenance
 from normgrowth.serialization.json_types import read_json
 from normgrowth.stored_result import StoredResult
-from normgrowth.workspace import Workspace, write_json
+from normgrowth.workspace import write_json
 
 KEY, LOG = "stage.json", "error.log"
 TABLES = {"table1": ("theory",)}  # table of the paper -> stages that compute it
 
 
-def reproduce(
-    out: Path | str = "reproduction",
-    *,
-    scale: Scale = "demo",
-    only: Sequence[str] = (),
-    data: Path | str | None = None,
-    t5: Path | str | None = None,
-    engine: Engine | None = None,
-    progress: Progress | None = None,
-    overwrite: bool = False,
-) -> Reproduction:
-    """Reproduce the paper: run the required stages, judge its claims, draw its figures, write one page.
+def stage_keys(needed: Set[str], settings: Mapping[str, StageSettings]) -> dict[str, str]:
+    """The key of each needed stage: it changes if the stage would give other numbers."""
+    return {name: stage.key(settings[name]) for name, stage in STAGES.items() if name in needed}
 
-    out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses embedded
-    data and takes minutes, "paper" trains models of the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2")
-    or "table1" (default: all). data: a folder with `penn`, `wikitext-2` or both. t5: checkpoints of T5 or the output
-    folder of their trace, on which the claims of Figures 1 and 5 are judged instead of the published points. engine:
-    trains the models (default: one process per core). overwrite: replace a reproduction with another scale or corpus.
-    """
-    claims, needed = select(only)
-    corpora = Path(data) if data else None
-    settings = settings_of(scale, corpora)
-    request = {"scale": scale, "corpus": demo_corpus(corpora)[0] if scale == "demo" else "paper"}
-    with (
-        Workspace.open(out, Reproduction.kind, request, overwrite=overwrite) as workspace,
-        given_or_processes(engine) as on,
-    ):
-        assert workspace.folder is not None
-        keys = {name: stage.key(settings[name]) for name, stage in STAGES.items() if name in needed}
-        key = key_of({**request, "only": list(only), "stages": keys})
-        if t5 is None and (kept := finished(workspace.folder, key)) is not None:
-            return kept
-        stages = workspace.folder / "stages"
-        series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
-        stored: dict[str, StoredResult] = {}
-        outcomes = []
-        for name in (name for name in STAGES if name in needed):
-            stage, folder = STAGES[name], stages / name
-            outcome, found = run_stage(stage, settings[name], scale, folder, on, corpora, progress)
-            outcomes.append(outcome)
-            if found is not None:
-                stored[name] = found
-        evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed}, series)
-        result = Reproduction.of(
-            scale=scale,
-            only=tuple(only),
-            claims=tuple(judge(claim, evidence) for claim in claims),
-            errata=() if only else tuple(check(one, evidence) for one in ERRATA.values()),
-            departures=() if only else tuple(check(one, evidence) for one in DEPARTURES.values()),
-            caveats=() if only else tuple(check(one, evidence) for one in CAVEATS.values()),
-            stages=tuple(outcomes),
-            table1=_table1(evidence),
-            provenance=Provenance.now(),
-        )
-        workspace.save(result)
-        drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
-        write_page(workspace.folder, result, drawn)
-        if t5 is None and not result.failed:
-            mark_finished(workspace.folder, key)
-        return result
+
+def run_stages(
+    needed: Set[str],
+    settings: Mapping[str, StageSettings],
+    scale: Scale,
+    folder: Path,
+    engine: Engine,
+    data: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[StageOutcome], dict[str, StoredResult]]:
+    """The outcomes of the needed stages, and the results of those that did not fail."""
+    outcomes: list[StageOutcome] = []
+    stored: dict[str, StoredResult] = {}
+    for name in (name for name in STAGES if name in needed):
+        outcome, found = run_stage(STAGES[name], settings[name], scale, folder / name, engine, data, progress)
+        outcomes.append(outcome)
+        if found is not None:
+            stored[name] = found
+    return outcomes, stored
+
+
+def judged(
+    evidence: Evidence,
+    claims: Sequence[type[Claim]],
+    outcomes: Sequence[StageOutcome],
+    *,
+    scale: Scale,
+    only: tuple[str, ...],
+) -> Reproduction:
+    """The verdicts of claims; without `only`, also of errata, departures and caveats."""
+    return Reproduction.of(
+        scale=scale,
+        only=only,
+        claims=tuple(judge(claim, evidence) for claim in claims),
+        errata=() if only else tuple(check(one, evidence) for one in ERRATA.values()),
+        departures=() if only else tuple(check(one, evidence) for one in DEPARTURES.values()),
+        caveats=() if only else tuple(check(one, evidence) for one in CAVEATS.values()),
+        stages=tuple(outcomes),
+        table1=_table1(evidence),
+        provenance=Provenance.now(),
+    )
 
 
 def _table1(evidence: Evidence) -> tuple[TableRow, ...]:

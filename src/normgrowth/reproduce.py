@@ -1,0 +1,73 @@
+"""Reproduce: compute the figures and tables of the paper, and judge each of its claims.
+
+out/stages/NAME/        the records of a stage, its working folder, and error.log if it failed
+out/claims.json         the Reproduction: every claim, published, measured, rule, verdict and reason
+out/figures/            Figures 1 to 6 as png, svg and pdf
+out/report.html         everything on one page
+out/finished.json       checksums, by which a second call finds that nothing has changed (`finished`)
+"""
+
+TYPE_CHECKING = False  # not imported from typing, so that `import normgrowth` stays fast
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from normgrowth.engine import Engine
+    from normgrowth.paper.reproduction import Reproduction
+    from normgrowth.paper.stages.stage import Progress, Scale
+
+
+def reproduce(
+    out: "Path | str" = "reproduction",
+    *,
+    scale: "Scale" = "demo",
+    only: "Sequence[str]" = (),
+    data: "Path | str | None" = None,
+    t5: "Path | str | None" = None,
+    engine: "Engine | None" = None,
+    progress: "Progress | None" = None,
+    overwrite: bool = False,
+) -> "Reproduction":
+    """Reproduce the paper: run the required stages, judge its claims, draw its figures, write one page.
+
+    out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses embedded
+    data and takes minutes, "paper" trains models of the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2")
+    or "table1" (default: all). data: a folder with `penn`, `wikitext-2` or both. t5: checkpoints of T5 or the output
+    folder of their trace, on which the claims of Figures 1 and 5 are judged instead of the published points. engine:
+    trains the models (default: one process per core). overwrite: replace a reproduction with another scale or corpus.
+    """
+    from pathlib import Path
+
+    from normgrowth.engine import given_or_processes
+    from normgrowth.paper.evidence import Evidence
+    from normgrowth.paper.finished import finished, key_of, mark_finished
+    from normgrowth.paper.paper_figures import draw_figures
+    from normgrowth.paper.reproduction_page import write_page
+    from normgrowth.paper.run_stages import judged, run_stages, select, settings_of, stage_keys
+    from normgrowth.paper.stages.stage import demo_corpus
+    from normgrowth.paper.t5_series import PublishedT5, traced_t5
+    from normgrowth.workspace import Workspace
+
+    claims, needed = select(only)
+    corpora = Path(data) if data else None
+    settings = settings_of(scale, corpora)
+    request = {"scale": scale, "corpus": demo_corpus(corpora)[0] if scale == "demo" else "paper"}
+    with (
+        Workspace.open(out, "reproduction", request, overwrite=overwrite) as workspace,
+        given_or_processes(engine) as on,
+    ):
+        assert workspace.folder is not None
+        key = key_of({**request, "only": list(only), "stages": stage_keys(needed, settings)})
+        if t5 is None and (kept := finished(workspace.folder, key)) is not None:
+            return kept
+        stages = workspace.folder / "stages"
+        series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
+        outcomes, stored = run_stages(needed, settings, scale, stages, on, corpora, progress)
+        evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed}, series)
+        result = judged(evidence, claims, outcomes, scale=scale, only=tuple(only))
+        workspace.save(result)
+        drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
+        write_page(workspace.folder, result, drawn)
+        if t5 is None and not result.failed:
+            mark_finished(workspace.folder, key)
+        return result
