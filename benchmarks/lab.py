@@ -1,4 +1,4 @@
-"""Make docs/lab.md: train language models and measure their weights and heads.
+"""Make docs/train.md: train language models and measure their weights and heads.
 
 python benchmarks/lab.py train NAME ... --data CORPORA --runs DIR     train or resume these runs
 python benchmarks/lab.py measure NAME ... --data CORPORA --runs DIR   measure runs and heads; write docs/records/lab

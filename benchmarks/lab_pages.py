@@ -1,4 +1,4 @@
-"""Make the pictures and tables of docs/lab.md from the records in docs/records/lab."""
+"""Make the pictures and tables of docs/train.md from the records in docs/records/lab."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ class Run:
 
 def write(folder: Path) -> None:
     runs = [Run(path.name, StoredResult.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()]
-    fill(DOCS / "lab.md", {name: make(runs) for name, make in SECTIONS.items()})
+    fill(DOCS / "train.md", {name: make(runs) for name, make in SECTIONS.items()})
     for name, draw in PICTURES.items():
         picture(draw(runs), f"lab_{name}")
 

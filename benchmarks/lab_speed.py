@@ -1,6 +1,6 @@
 """Measure real tokens per second of the lab's batches, compared with the same sentences padded, in one run.
 
-python benchmarks/lab_speed.py CORPORA     measure on penn; write lab_speed.json and the table in docs/lab.md
+python benchmarks/lab_speed.py CORPORA     measure on penn; write lab_speed.json and the table in docs/train.md
 python benchmarks/lab_speed.py pages       make the table again
 
 The variants alternate, one training step each per round. Each has its own model with the same initial weights.
@@ -112,7 +112,7 @@ def table(results: dict[str, Any]) -> str:
 
 def pages() -> None:
     results = json.loads(RESULTS.read_text())
-    fill(DOCS / "lab.md", {"speed": table(results)})
+    fill(DOCS / "train.md", {"speed": table(results)})
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """The layers of the house: arrows point downwards, heavy things load late, and only where they belong."""
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +13,7 @@ import pytest
 
 import normgrowth
 from normgrowth.cli.main import COMMANDS
-from normgrowth.results import KINDS
+from normgrowth.results import KINDS, type_of
 
 SOURCE = Path(normgrowth.__file__).parent
 
@@ -210,6 +212,47 @@ def test_a_public_function_shares_its_name_with_no_other():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         defined.update(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
     assert {name: defined[name] for name in public} == dict.fromkeys(public, 1)
+
+
+VERBS_RETURN = {
+    "parameters": "Parameters",
+    "trace": "Trace",
+    "lint": "Findings",
+    "compare": "Comparison",
+    "fit": "Fits",
+    "dynamics": "Dynamics",
+    "degrees": "Degrees",
+    "saturation": "Saturation",
+    "heads": "Heads",
+    "behavior": "Behavior",
+    "scaling": "Scaling",
+    "train": "Run",
+    "sweep": "Sweep",
+    "reproduce": "Reproduction",
+    "report": "Page",
+}
+
+
+@pytest.mark.parametrize("verb", VERBS_RETURN)
+def test_a_verb_is_one_function_one_type_one_command_and_one_page(verb):
+    function = getattr(importlib.import_module(f"normgrowth.{verb}"), verb)
+    assert getattr(normgrowth, verb) is function
+    assert inspect.signature(function).return_annotation == VERBS_RETURN[verb]
+    assert VERBS_RETURN[verb] in normgrowth.__all__
+    assert (SOURCE / "cli" / f"{verb}.py").is_file()
+    assert (SOURCE.parents[1] / "docs" / f"{verb}.md").is_file()
+
+
+def test_every_command_and_every_kind_of_result_has_its_verb():
+    assert set(COMMANDS) == {*VERBS_RETURN, "plot", "watch"}  # these two show what verbs returned
+    assert {type_of(kind).__name__ for kind in KINDS} == {*VERBS_RETURN.values()} - {"Page"}
+
+
+def test_importing_verbs_is_light_and_hides_no_function():
+    code = "\n".join(f"from normgrowth.{verb} import {verb}" for verb in VERBS_RETURN)
+    code += "\nimport normgrowth as ng, types"
+    code += f"\nassert not any(isinstance(getattr(ng, v), types.ModuleType) for v in {list(VERBS_RETURN)})"
+    assert not loaded_after(code) & {"numpy", "torch", "transformers", "pandas", "pyarrow", "matplotlib"}
 
 
 def test_packages_have_about_ten_modules():

@@ -21,7 +21,7 @@ RUNNABLE = (
     "fit",
     "dynamics",
     "t5",
-    "lab",
+    "train",
     "tracker",
     "degrees",
     "scaling",
