@@ -16,8 +16,10 @@ from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.settings import TrainSettings
+from normgrowth.lab.sweep_result import Sweep
 from normgrowth.lab.sweep_run import one_thread
 from normgrowth.report.sweep_grid import SweepGrid
+from normgrowth.stored_result import StoredResult
 
 
 def sweep(*arguments, **options):
@@ -99,7 +101,10 @@ def test_whether_a_stack_pays_is_asked_for_each_shape(tmp_path, corpus, engine):
     x = Axis("width", (8, 512))
     result = run_sweep(replace(TINY, steps=1), tmp_path, x=x, y=X, corpus=corpus, engine=engine)
     assert engine.sizes == [2, 1, 1]
-    assert result.together == 2
+    assert result.stack_size == 2
+    earlier = {"time_limit": "limit", "stack_size": "together"}  # names in earlier versions
+    fields = {earlier.get(name, name): value for name, value in result.stored.fields.items()}
+    assert Sweep.from_stored(StoredResult(result.records, fields)).stack_size == 2
 
 
 def test_a_list_and_a_scale_share_their_cells(tmp_path, corpus, engine):
@@ -227,7 +232,7 @@ def test_a_cell_without_a_step_neither_grows_nor_falls(tmp_path, corpus, engine)
     records = result.records
     assert (values(records, "factor") == 1).all()
     assert (values(records, "timed_out") == 1).all()
-    assert json.loads((tmp_path / "records.json").read_text())["limit"] == 1e-9
+    assert json.loads((tmp_path / "records.json").read_text())["time_limit"] == 1e-9
     assert SweepGrid(result).log_factor.tolist() == [[0, 0], [0, 0]]
 
 

@@ -26,7 +26,7 @@ def sentences(result: "Sweep") -> list[str]:
             "between trained cells; run the same command again to train them."
         )
     if timed_out := int((found.cell("timed_out") == 1).sum()):
-        limit = f" of {result.limit:g} seconds" if result.limit else ""
+        limit = f" of {result.time_limit:g} seconds" if result.time_limit else ""
         said.append(f"Cells that reached the time limit{limit} and stopped early: {timed_out}.")
     if rounded := _without_decay(found):
         said.append(
