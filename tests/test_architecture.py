@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pyarrow.ipc
@@ -21,7 +22,6 @@ SOURCE = Path(normgrowth.__file__).parent
 BASE = {
     "records",
     "results",
-    "stored_result",
     "serialization",
     "schedules",
     "engine",
@@ -39,7 +39,6 @@ ALLOWED = {
     "report": {
         "records",
         "results",
-        "stored_result",
         "serialization",
         "errors",
         "text",
@@ -50,7 +49,7 @@ ALLOWED = {
     | VERBS,
     "lab": {"tracking", "network", "limit", "trace", "dynamics"} | ENGINES,
     "tracking": {"network", "limit", "trace", "dynamics"} | ENGINES,
-    "network": {"limit", "trace", "lint"} | ENGINES,
+    "network": {"limit", "trace"} | ENGINES,
     "trace": ENGINES,
     "lint": {"trace"} | ENGINES,
     "compare": {"trace"} | ENGINES,
@@ -59,43 +58,26 @@ ALLOWED = {
     "limit": {"results", "records", "errors", "text", "workspace"},
     "checkpoints": {"engine", "errors", "text", "records", "results"},
     "moments": {"errors"},
-    "results": {
-        "records",
-        "stored_result",
-        "serialization",
-        "errors",
-        "text",
-        "workspace",
-    },
-    "stored_result": {"records", "serialization", "errors", "text", "workspace"},
-    "records": {"serialization", "errors", "text"},
+    "results": {"records", "serialization", "errors", "text", "workspace"},
+    "records": {"serialization", "errors", "text", "workspace"},
     "serialization": {"errors"},
     "workspace": {"errors", "serialization"},
     "text": set(),
     "schedules": {"errors"},
-    "measurements": {"records", "results", "stored_result", "checkpoints", "errors", "schedules"},
+    "measurements": {"records", "results", "checkpoints", "errors", "schedules"},
     "engine": {"errors"},
     "errors": {"text"},
 }
-# The light modules of verbs, and the layer of what they call.
+# Modules that belong to another layer: light modules of verbs to that of what they call.
 OWNERS = {
-    "parameters": "checkpoints",
-    **dict.fromkeys(("degrees", "saturation", "heads", "scaling", "behavior"), "network"),
-    **dict.fromkeys(("train", "sweep"), "lab"),
-    "reproduce": "paper",
+    "parameters.py": "checkpoints",
+    "trace/__init__.py": "lint",
+    **dict.fromkeys(("degrees.py", "saturation.py", "heads.py", "scaling.py", "behavior.py"), "network"),
+    **dict.fromkeys(("train.py", "sweep.py"), "lab"),
+    "reproduce.py": "paper",
+    "stored_result.py": "records",  # the table, and its files
 }
-# (file, module that it may import all the same)
-EXCEPTIONS = {
-    ("network/behavior/legality.py", "normgrowth.lab.data.formal_languages"),  # which predictions may follow
-    ("records.py", "normgrowth.stored_result"),  # `Records.read` and `write`
-    ("stored_result.py", "normgrowth.tracking.log.log_reader"),  # the records of a run are made from its log
-    ("results.py", "normgrowth.report.renderers"),  # a result asks the report to show it
-    ("trace/result.py", "normgrowth.lint.finding"),  # the type of a field
-    (
-        "trace/__init__.py",
-        "normgrowth.lint.judge",
-    ),  # the verb has its samples judged; what measures knows no lint
-}
+EXCEPTION = ("results.py", "normgrowth.report.renderers")  # a result asks the report to show it
 # Heavy dependencies with an extra of their own: one file each, inside the function that needs them.
 HOME = {
     "ray": "engine/ray_cluster.py",
@@ -130,8 +112,14 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def layer(path: Path) -> str:
-    first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    return OWNERS.get(first, first)
+    inside = path.relative_to(SOURCE)
+    return OWNERS.get(inside.as_posix(), inside.parts[0].removesuffix(".py"))
+
+
+def layer_of(module: str) -> str:
+    """The layer of an imported name, such as "normgrowth.trace.plan.Plan"."""
+    first = module.split(".")[1]
+    return OWNERS.get(f"{first}.py", first)
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:
@@ -158,20 +146,27 @@ def imports(path: Path) -> list[tuple[str, bool]]:
     return found
 
 
+TYPES = {place.split(":")[0] for place in KINDS.values()}  # modules of the types of results
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_arrows_point_downwards(path):
     own = layer(path)
     if own in ("__init__", "__main__"):
         return
-    assert own in ALLOWED, f"{own} is a layer that nobody placed"
     for name, _ in imports(path):
-        if name.startswith("normgrowth."):
-            target = OWNERS.get(name.split(".")[1], name.split(".")[1])
-            if (path.relative_to(SOURCE).as_posix(), name.rpartition(".")[0]) in EXCEPTIONS:
-                continue
-            if own == "report" and name.startswith("normgrowth.paper.reproduction."):
-                continue  # a result type, which knows nothing of the report
-            assert target in ALLOWED[own] | {own}, f"{path.name} imports {name}: {own} does not know {target}"
+        module = name.rpartition(".")[0]
+        if not name.startswith("normgrowth.") or (own == "report" and module in TYPES):
+            continue
+        target = layer_of(name)
+        allowed = target in ALLOWED[own] | {own} or (path.name, module) == EXCEPTION
+        assert allowed, f"{path.name} imports {name}: {own} does not know {target}"
+
+
+def test_layers_have_no_cycle():
+    order = list(TopologicalSorter(ALLOWED).static_order())  # raises CycleError
+    places = [order.index(name) for name in ("cli", "paper", "report", "trace", "checkpoints", "records")]
+    assert places == sorted(places, reverse=True)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))

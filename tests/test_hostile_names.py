@@ -19,7 +19,6 @@ from normgrowth.fit import fit
 from normgrowth.lab.run import CorpusSummary, Run
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.limit.result import Degrees, ModuleDegree
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.network.heads.result import Heads
 from normgrowth.network.measured import ModelInfo, TextInfo
@@ -32,6 +31,7 @@ from normgrowth.report.sentences.parting_cause import CAUSES
 from normgrowth.results import KINDS, Result
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
+from normgrowth.trace.sampling.finding import Finding
 
 KEPT = Path(__file__).parent.parent / "docs" / "records"
 STEPS = list(range(0, 120, 10))

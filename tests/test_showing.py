@@ -20,13 +20,13 @@ from synthetic_series import walk, write_series
 import normgrowth
 from normgrowth.checkpoints.series import CheckpointSeries, Entry
 from normgrowth.fit.result import LawFit, SeriesFit
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.records import Block, Records
 from normgrowth.report.numbers import number
 from normgrowth.report.renderers import show
 from normgrowth.report.sentences.dynamics import findings, undecided
 from normgrowth.text import MOST, WIDEST, html_table
+from normgrowth.trace.sampling.finding import Finding
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from normgrowth.lint.finding import Finding
+from normgrowth.trace.sampling.finding import Finding
 
 State = dict[str, torch.Tensor]
 EVERY = tuple(range(0, 61, 5))

@@ -6,6 +6,7 @@ different results, are refused.
 
 import time
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FILE, SIDECAR = "records.parquet", "records.json"
 LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run; JOURNAL: of earlier versions
+LOG_READER = "normgrowth.tracking.log.log_reader"  # by name, like the types in `results.KINDS`: it is above this module
 PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
 PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds; so far a writer may have replaced only one of the two files
 # Folders of earlier versions name the command that wrote them instead of a kind.
@@ -52,9 +54,7 @@ class StoredResult:
         """The result in a folder, also of a run that is still going or was killed."""
         folder = Path(folder)
         if has_log(folder):
-            from normgrowth.tracking.log.log_reader import read_run
-
-            return read_run(folder)
+            return import_module(LOG_READER).read_run(folder)
         return StoredResult.read_files(folder)
 
     @staticmethod

@@ -10,9 +10,9 @@ from hub_server import HubServer
 from rich.console import Console
 from synthetic_series import save_file, walk, write_series
 
-from normgrowth.lint.finding import KINDS, Finding
 from normgrowth.lint.result import Findings
 from normgrowth.report.terminal.findings import show
+from normgrowth.trace.sampling.finding import KINDS, Finding
 
 MATRIX = "transformer.h.0.attn.c_proj.weight"
 

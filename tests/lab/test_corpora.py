@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from normgrowth.errors import InputError
 from normgrowth.lab.data.corpus import PARTS, in_batches, load_corpus, padded
-from normgrowth.lab.data.formal_languages import language
+from normgrowth.network.inputs.formal_languages import language
 
 
 @pytest.fixture

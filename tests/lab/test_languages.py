@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normgrowth.errors import InputError
-from normgrowth.lab.data.formal_languages import END, LANGUAGES, language, legal_mask, sentences
+from normgrowth.network.inputs.formal_languages import END, LANGUAGES, language, legal_mask, sentences
 
 
 def blocks(letters, length):
@@ -313,5 +313,5 @@ def test_no_room_for_any_word(name):
 
 
 def test_loads_without_torch():
-    code = "import sys, normgrowth.lab.data.formal_languages; sys.exit('torch' in sys.modules)"
+    code = "import sys, normgrowth.network.inputs.formal_languages; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

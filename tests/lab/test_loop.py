@@ -24,11 +24,11 @@ import normgrowth
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import in_batches, load_corpus, padded
-from normgrowth.lab.data.formal_languages import language
 from normgrowth.lab.evaluate import NextToken, evaluate
 from normgrowth.lab.generate import member_share
 from normgrowth.lab.settings import PRESETS, preset
 from normgrowth.lab.training_loop import Diverged
+from normgrowth.network.inputs.formal_languages import language
 from normgrowth.network.models.load import load_model
 from normgrowth.records import Records
 from normgrowth.stored_result import StoredResult

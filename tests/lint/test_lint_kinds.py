@@ -16,7 +16,7 @@ from normgrowth import trace
 from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint import lint
-from normgrowth.lint.finding import KINDS
+from normgrowth.trace.sampling.finding import KINDS
 from normgrowth.trace.sampling.samples import buffer_like, sample
 
 FC = "transformer.h.0.mlp.c_fc.weight"

@@ -13,8 +13,8 @@ from torch import nn
 import normgrowth
 from normgrowth.cli.main import main
 from normgrowth.errors import InputError
-from normgrowth.lab.data.formal_languages import legal_mask
 from normgrowth.network.behavior.predictions import interval
+from normgrowth.network.inputs.formal_languages import legal_mask
 from normgrowth.network.models.encoder_folder import END, UNKNOWN, Words, write
 from normgrowth.network.models.encoders import EncoderConfig, LanguageModel
 from normgrowth.network.models.load import load_model

@@ -7,9 +7,9 @@ from synthetic_series import walk, write_series
 
 import normgrowth as ng
 from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.lint.finding import Finding
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
+from normgrowth.trace.sampling.finding import Finding
 
 
 @pytest.fixture(scope="module")

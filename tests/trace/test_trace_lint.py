@@ -9,8 +9,8 @@ from synthetic_series import tiny_state, walk, write_series
 
 from normgrowth import lint, trace
 from normgrowth.errors import SeriesWarning
-from normgrowth.lint.finding import SHOWN
 from normgrowth.trace.sampling import sample_log
+from normgrowth.trace.sampling.finding import SHOWN
 
 STEPS = 8
 

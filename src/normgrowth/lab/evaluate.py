@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normgrowth.lab.data.corpus import Corpus, Row, padded
-from normgrowth.lab.data.formal_languages import language, legal_mask
 from normgrowth.lab.generate import member_share
 from normgrowth.network.hidden_states import evaluating
+from normgrowth.network.inputs.formal_languages import language, legal_mask
 from normgrowth.network.models.encoders import Encoder, LanguageModel
 from normgrowth.records import Block, Records
 from normgrowth.saturation import saturation

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from normgrowth.lab.data.corpus import Corpus
-from normgrowth.lab.data.formal_languages import language
 from normgrowth.network.hidden_states import evaluating
+from normgrowth.network.inputs.formal_languages import language
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.tensor_sums import to_double
 

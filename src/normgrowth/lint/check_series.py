@@ -19,7 +19,6 @@ from normgrowth.checkpoints.steps import explicit_step, guessed_step
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.lint.checks.mixture import other_series
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.judge import in_order, judge
 from normgrowth.lint.reading import read_series
 from normgrowth.lint.result import Findings
@@ -27,6 +26,7 @@ from normgrowth.lint.step_table import StepTable
 from normgrowth.results import Provenance
 from normgrowth.trace.by_step import measure
 from normgrowth.trace.result import Trace
+from normgrowth.trace.sampling.finding import Finding
 from normgrowth.trace.sampling.sampled_steps import SampledStep
 
 

@@ -11,8 +11,8 @@ from normgrowth.lint.checks.order import order_faults, run_faults, stored_order,
 from normgrowth.lint.checks.tensors import index_faults, nonfinite_faults
 from normgrowth.lint.checks.trajectory import Trajectory
 from normgrowth.lint.checks.unchanged import unchanged_tensors
-from normgrowth.lint.finding import KINDS, Finding
 from normgrowth.lint.step_table import StepTable
+from normgrowth.trace.sampling.finding import KINDS, Finding
 from normgrowth.trace.sampling.sample_log import SampleLog
 from normgrowth.trace.sampling.sampled_steps import SampledStep
 

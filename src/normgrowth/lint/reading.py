@@ -13,7 +13,7 @@ from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 from normgrowth.lint.checks.mixture import Member, Mixture
 from normgrowth.lint.checks.renames import match_renamed
-from normgrowth.lint.finding import Finding
+from normgrowth.trace.sampling.finding import Finding
 from normgrowth.trace.sampling.sampled_steps import SampledStep, StepSampler, sampled
 
 if TYPE_CHECKING:

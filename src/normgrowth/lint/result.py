@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, overload
 
 from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.lint.finding import Finding
 from normgrowth.records import Records, installed
 from normgrowth.results import Result
+from normgrowth.trace.sampling.finding import Finding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters.parameter_names import Reading, read_names
 from normgrowth.lint.checks.trajectory import Trajectory
-from normgrowth.lint.finding import Finding, Kind, Severity
 from normgrowth.moments.moments import Moments, quantities
+from normgrowth.trace.sampling.finding import Finding, Kind, Severity
 from normgrowth.trace.sampling.sampled_steps import SampledStep
 
 Floats = NDArray[np.float64]

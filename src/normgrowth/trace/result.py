@@ -6,7 +6,6 @@ from typing import ClassVar, Self
 
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection, parameters_text
 from normgrowth.errors import SeriesWarning
-from normgrowth.lint.finding import Finding, fault_messages
 from normgrowth.moments.levels import MATRICES as MATRICES  # names of parts, for those who show traces
 from normgrowth.moments.levels import VECTORS as VECTORS
 from normgrowth.records import Records
@@ -15,6 +14,7 @@ from normgrowth.schedules import OptimizerGroup, Schedule
 from normgrowth.serialization.checksums import JsonObject
 from normgrowth.stored_result import StoredResult
 from normgrowth.text import visible
+from normgrowth.trace.sampling.finding import Finding, fault_messages
 
 # Fields that also describe the norms in results of other commands.
 SHARED = ("source", "selection", "counted", "notes", "problems")

@@ -10,8 +10,8 @@ from normgrowth.lab.build import corpus_of, total_steps
 from normgrowth.lab.cells.axis import MOST_CELLS, Axis
 from normgrowth.lab.cells.edge_search import Cell
 from normgrowth.lab.data.corpus import Corpus
-from normgrowth.lab.data.formal_languages import LANGUAGES
 from normgrowth.lab.settings import TrainSettings
+from normgrowth.network.inputs.formal_languages import LANGUAGES
 
 
 class Corpora:

@@ -7,7 +7,7 @@ become `<unk>`. A row with more tokens than the model has positions is split, an
     penn, wikitext-2      from a folder with train.txt, valid.txt and test.txt, or from the hub; WikiText-2 without
                           headings (lines that start with "=")
     pydoc                 the documentation of Python, always available
-    anbn, dyck2, ...      formal languages (`normgrowth.lab.data.formal_languages`)
+    anbn, dyck2, ...      formal languages (`normgrowth.network.inputs.formal_languages`)
     a folder or a file    one sentence per line; the last tenth of a file is held out for development and test
 """
 
@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.lab.data.formal_languages import LANGUAGES, sentences
 from normgrowth.lab.data.hub_datasets import PLACES, from_hub
 from normgrowth.lab.run import CorpusSummary
+from normgrowth.network.inputs.formal_languages import LANGUAGES, sentences
 from normgrowth.network.models.encoder_folder import END, UNKNOWN, Words
 
 Row = NDArray[np.int64]

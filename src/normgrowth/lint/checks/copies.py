@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from normgrowth.lint.checks.trajectory import Distance, Trajectory
 from normgrowth.lint.checks.unchanged import sure_to_change
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
+from normgrowth.trace.sampling.finding import Finding
 
 Floats = NDArray[np.float64]
 Same = Callable[[int, int, Sequence[str]], NDArray[np.bool_]]  # (row, row, names) -> which tensors are equal

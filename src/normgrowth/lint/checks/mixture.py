@@ -10,8 +10,8 @@ from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.name_globs import by_pattern, lint_commands
 from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.series import Entry
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
+from normgrowth.trace.sampling.finding import Finding
 
 Shape = tuple[int, ...]
 SHOWN = 3  # number of tensors that a message lists

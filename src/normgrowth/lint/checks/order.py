@@ -22,8 +22,8 @@ from normgrowth.lint.checks.trajectory import (
     reordered,
     rescaled,
 )
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
+from normgrowth.trace.sampling.finding import Finding
 
 ALONE = 9.0  # ratio of d²: a tensor that jumps alone moves three times as far as the model in that interval
 RESET = ("zeros", "ones")

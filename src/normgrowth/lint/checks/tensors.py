@@ -5,8 +5,8 @@ from itertools import groupby
 
 import numpy as np
 
-from normgrowth.lint.finding import Finding, Kind
 from normgrowth.lint.step_table import StepTable
+from normgrowth.trace.sampling.finding import Finding, Kind
 
 
 def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:

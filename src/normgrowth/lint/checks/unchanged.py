@@ -15,8 +15,8 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.step_table import StepTable
+from normgrowth.trace.sampling.finding import Finding
 
 Floats = NDArray[np.float64]
 Run = tuple[int, int]  # first interval, last interval + 1

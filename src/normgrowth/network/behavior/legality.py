@@ -16,7 +16,7 @@ LONGEST = 40  # default maximum number of symbols per word
 
 def words_of_language(name: str, count: int, longest: int | None, seed: int) -> list[str]:
     """Words of the language as sentences, with a space between symbols."""
-    from normgrowth.lab.data.formal_languages import sentences
+    from normgrowth.network.inputs.formal_languages import sentences
 
     return [" ".join(word) for word in sentences(name, count, longest or LONGEST, seed)]
 
@@ -27,7 +27,7 @@ class Legality:
     def __init__(
         self, name: str, tokenizer: Any, rows: Sequence[Row], longest: int | None, objective: str
     ) -> None:
-        from normgrowth.lab.data.formal_languages import language, legal_mask
+        from normgrowth.network.inputs.formal_languages import language, legal_mask
 
         if objective != "causal" or not isinstance(tokenizer, Words):
             raise InputError(

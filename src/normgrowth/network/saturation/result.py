@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
-from normgrowth.lint.finding import Finding
 from normgrowth.network.measured import ModelInfo, from_sidecar
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import StoredResult
+from normgrowth.trace.sampling.finding import Finding
 
 if TYPE_CHECKING:
     from normgrowth.network.hidden_states import States

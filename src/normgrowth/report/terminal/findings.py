@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.report.terminal.console import Cells, literal, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
+from normgrowth.trace.sampling.finding import Finding
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from normgrowth.lint.finding import fault_messages
 from normgrowth.report.grids import Grids, grids_of_trace
 from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.report.terminal.console import Cells, layer_cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
 from normgrowth.trace.result import Trace
+from normgrowth.trace.sampling.finding import fault_messages
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from normgrowth.lab.run import Run
-from normgrowth.lint.finding import Finding
 from normgrowth.lint.result import Findings
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.report.page.content import Content
@@ -12,6 +11,7 @@ from normgrowth.report.sentences.parting_cause import some
 from normgrowth.report.terminal.findings import finding_rows
 from normgrowth.text import visible
 from normgrowth.trace.result import Trace
+from normgrowth.trace.sampling.finding import Finding
 
 NAMED = 3  # results that a sentence names
 TITLES = ("step", "kind", "severity", "tensor or file", "why")
