@@ -49,7 +49,7 @@ ALLOWED = {
     | VERBS,
     "lab": {"tracking", "network", "limit", "trace", "dynamics"} | ENGINES,
     "tracking": {"network", "limit", "trace", "dynamics"} | ENGINES,
-    "network": {"limit", "trace"} | ENGINES,
+    "network": {"limit", "trace", "lint"} | ENGINES,
     "trace": ENGINES,
     "lint": {"trace"} | ENGINES,
     "compare": {"trace"} | ENGINES,
