@@ -44,7 +44,7 @@ def degrees(
 
     from normgrowth.errors import InputError
     from normgrowth.limit import degree_pass
-    from normgrowth.limit.growing_parameters.fixed import note
+    from normgrowth.limit.growing_parameters.fixed import note_on_fixed
     from normgrowth.network.inputs.default_inputs import default_inputs
     from normgrowth.network.measured import name_of, naming, source_of
     from normgrowth.network.models.load import NOISE, as_loaded, generic
@@ -64,7 +64,7 @@ def degrees(
             f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, as if trained; "
             "as_initialized (--as-initialized) keeps them unchanged"
         )
-    notes += note(fixed)
+    notes += note_on_fixed(fixed)
     if inputs is None:
         found = default_inputs(loaded, texts, seed=seed)
         inputs, said, unknown = found.tensors, found.note, found.unknown_share
@@ -75,7 +75,7 @@ def degrees(
     with naming(model):
         if named:
             _check_runs(loaded.model, args, kwargs)
-        result = degree_pass.measure(
+        result = degree_pass.measure_degrees(
             loaded.model, args, kwargs, orders=orders, tolerance=tolerance, fixed=fixed
         )
     facts = {"source": source, "input": said, "unknown_share": unknown}

@@ -79,7 +79,7 @@ def test_an_error_of_ours_is_no_error_of_the_user(folder, capsys, monkeypatch):
     def broken(*_, **__):
         raise TypeError("a fault in normgrowth")
 
-    monkeypatch.setattr(degree_pass, "measure", broken)
+    monkeypatch.setattr(degree_pass, "measure_degrees", broken)
     with pytest.raises(TypeError, match="a fault in normgrowth"):
         main(["degrees", str(folder("bert"))])
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from normgrowth.limit.growing_parameters import growing_parameters
-from normgrowth.limit.power_series import Series, constant
+from normgrowth.limit.power_series import Series, constant_series
 from normgrowth.limit.saturated import Limit, saturated
 
 FACTORS = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7)
@@ -112,7 +112,7 @@ def watched(model: nn.Module, whole: bool = False) -> Iterator[list[Seen]]:
                 if isinstance(value, Series):
                     value = value.map(torch.clone)
                 else:
-                    value = constant(value.clone()) if mode is not None else value.clone()
+                    value = constant_series(value.clone()) if mode is not None else value.clone()
             seen.append(Seen(name, call, place, value))
 
     def restart(*_: Any) -> None:  # the limit may take a second pass, with more orders

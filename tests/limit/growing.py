@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from normgrowth.limit import Series, Term
 from normgrowth.limit.dispatch import LimitMode
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.power_series import constant
+from normgrowth.limit.power_series import constant_series
 
 mpmath.mp.dps = (
     240  # terms of degree -9 beside ones of degree 9 at the larger c, and what cancels between them
@@ -52,7 +52,7 @@ def hung(mode, x):
 
 def leading(found, place):
     """(degree, coefficient) of one element; (None, 0) of an exact zero."""
-    found = found if isinstance(found, Series) else constant(found)
+    found = found if isinstance(found, Series) else constant_series(found)
     for term in found.terms:
         if (value := float(term.value[place])) != 0:
             return (None, value) if found.zero else (term.degree, value)

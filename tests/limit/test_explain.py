@@ -13,8 +13,8 @@ from torch import nn
 
 from normgrowth.degrees import degrees
 from normgrowth.errors import InputError
-from normgrowth.limit.explanations import covering
-from normgrowth.limit.module_names import grouped, labels, listed, place, spans
+from normgrowth.limit.explanations import covering_modules
+from normgrowth.limit.module_names import grouped_modules, listed, module_labels, place, spans
 from normgrowth.limit.result import Degrees
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.inputs.default_inputs import default_inputs
@@ -280,8 +280,8 @@ def test_names_of_blocks():
     assert place("0") == ("", 0, "")
     assert place("²") == ("²", None, "")  # a digit to Unicode, not to us
     assert spans([0, 1, 2, 5]) == "0-2,5"
-    assert labels(["a.0.x", "a.1.x", "a.1.y", "b"]) == ["a.0-1.x", "a.1.y", "b"]
-    assert [label for label, _ in grouped(["a.0", "a.1", "a.2"], str, lambda n: n == "a.1")] == [
+    assert module_labels(["a.0.x", "a.1.x", "a.1.y", "b"]) == ["a.0-1.x", "a.1.y", "b"]
+    assert [label for label, _ in grouped_modules(["a.0", "a.1", "a.2"], str, lambda n: n == "a.1")] == [
         "a.0,2",
         "a.1",
     ]
@@ -292,11 +292,11 @@ def test_names_of_blocks():
 def test_covering_never_says_more_than_it_was_given():
     parameters = ["a.0.w", "a.0.bias", "a.1.w", "a.1.bias", "out.w", "out.bias", "n.w"]
     kinds = {"a.0": "Linear", "a.1": "Linear", "out": "Linear", "n": "Norm"}
-    assert covering(["a.0.w", "a.0.bias"], parameters, kinds) == ["all of a.0"]
+    assert covering_modules(["a.0.w", "a.0.bias"], parameters, kinds) == ["all of a.0"]
     biases = [name for name in parameters if name.endswith("bias")]
-    assert covering(biases, parameters, kinds) == ["the bias of every Linear"]
-    assert covering(["a.0.bias", "a.1.bias"], parameters, kinds) == ["a.0-1.bias"]
-    assert covering([*biases, "n.w"], parameters, kinds) == ["all of n", "the bias of every Linear"]
+    assert covering_modules(biases, parameters, kinds) == ["the bias of every Linear"]
+    assert covering_modules(["a.0.bias", "a.1.bias"], parameters, kinds) == ["a.0-1.bias"]
+    assert covering_modules([*biases, "n.w"], parameters, kinds) == ["all of n", "the bias of every Linear"]
 
 
 def test_an_output_without_a_tensor_is_refused(own_random_numbers):

@@ -10,8 +10,8 @@ from limit.growing import powers
 from normgrowth.limit import Series, Term
 from normgrowth.limit.dispatch import LimitMode
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.power_series import combine, constant, decided, from_parts, nonzero, product
-from normgrowth.limit.rules.arithmetic import add, shortened
+from normgrowth.limit.power_series import combine, constant_series, decided, from_parts, nonzero, product
+from normgrowth.limit.rules.arithmetic import add, shortened_series
 
 quick = settings(max_examples=settings.default.max_examples * 2 // 5, deadline=None)
 EVERYTHING = 100  # orders
@@ -67,19 +67,19 @@ def test_the_sign_is_that_at_a_large_c(a):
 
 def test_shortened_keeps_a_term_that_some_element_leads_with():
     terms = (Term(Fraction(3), torch.tensor([1.0, 0.0]), 1), Term(Fraction(1), torch.tensor([1.0, 2.0]), 2))
-    assert len(shortened(Series(terms), 1).terms) == 2
+    assert len(shortened_series(Series(terms), 1).terms) == 2
     full = (Term(Fraction(3), torch.tensor([1.0, 4.0]), 1), terms[1])
-    assert shortened(Series(full), 1).rest == 1
+    assert shortened_series(Series(full), 1).rest == 1
 
 
 def test_an_exact_zero_has_no_degree():
-    nothing = constant(torch.zeros(2))
+    nothing = constant_series(torch.zeros(2))
     grown = Series((Term(Fraction(5), torch.zeros(2), 1),), zero=True)
     assert nothing.zero
     assert add(nothing, grown).zero
-    found = add(grown, constant(torch.ones(2)))
+    found = add(grown, constant_series(torch.ones(2)))
     assert found.top.degree == 0
-    assert product(torch.mul, grown, constant(torch.ones(2)), 1).zero
+    assert product(torch.mul, grown, constant_series(torch.ones(2)), 1).zero
 
 
 def test_looks_at_all_elements():

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from normgrowth.errors import InputError
 from normgrowth.limit import saturated as limits
 from normgrowth.limit.dispatch import MARK
-from normgrowth.limit.dispatch.marked_storage import storage_of
-from normgrowth.limit.explanations import explain
+from normgrowth.limit.dispatch.marked_storage import torch_storage
+from normgrowth.limit.explanations import explanation
 from normgrowth.limit.forward_pass.compiled import named_modules
 from normgrowth.limit.growing_parameters import growing_parameters
 from normgrowth.limit.limit_findings import messages
@@ -33,7 +33,7 @@ from normgrowth.limit.result import (
 from normgrowth.records import Block, Records
 
 
-def measure(
+def measure_degrees(
     model: nn.Module,
     args: Sequence[Any],
     inputs: Mapping[str, Any],
@@ -48,7 +48,7 @@ def measure(
     with _inputs(limit.model, seen):
         limit(*args, **inputs)
     found = _described(limit, seen)
-    return replace(found, explanation=tuple(explain(found)), fixed=tuple(fixed))
+    return replace(found, explanation=tuple(explanation(found)), fixed=tuple(fixed))
 
 
 def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]) -> Degrees:
@@ -202,7 +202,7 @@ def _inputs(model: nn.Module, seen: dict[str, list[tuple[Degree, ...]]]) -> Iter
 
 def _degree(tensor: Tensor) -> Degree:
     """The degree of the tensor's storage, of which the tensor may be a part."""
-    growth = getattr(storage_of(tensor), MARK, None)
+    growth = getattr(torch_storage(tensor), MARK, None)
     if growth is None:
         return Fraction(0)
     return None if growth.zero else growth.degree

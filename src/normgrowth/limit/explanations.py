@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from normgrowth.limit.module_names import counted, grouped, labels, listed, place, spans
+from normgrowth.limit.module_names import counted, grouped_modules, listed, module_labels, place, spans
 
 if TYPE_CHECKING:
     from normgrowth.limit.result import Degree, Degrees, DroppedTerm, ModuleDegree
 
 
-def explain(found: "Degrees") -> list[str]:
+def explanation(found: "Degrees") -> list[str]:
     parts: Sequence[Callable[[Degrees], Iterable[str]]] = (
         _outputs,
         _norms,
@@ -63,7 +63,7 @@ def _saturating(found: "Degrees") -> Iterator[str]:
         entering = {one[0] for row in alike for one in row.inputs_by_run if one}
         yield (
             f"{kind} returns degree 0 for inputs of degree {_degrees(entering)} "
-            f"({listed(labels(row.module for row in alike))}): its output stays bounded."
+            f"({listed(module_labels(row.module for row in alike))}): its output stays bounded."
         )
 
 
@@ -80,7 +80,7 @@ def _products(found: "Degrees") -> Iterator[str]:
             if wanted not in known and (pair := _pair(earlier, wanted)) is not None:
                 gates.append((*pair, row))
         earlier.append(row)
-    for label, alike in grouped(
+    for label, alike in grouped_modules(
         gates,
         lambda gate: gate[2].module,
         lambda gate: (*(row.degree for row in gate), *(row.class_name for row in gate)),
@@ -147,7 +147,7 @@ def _sums(found: "Degrees") -> Iterator[str]:
     if all(met.kind == "constant" for met in found.dropped_terms):
         yield "Apart from constants, all terms of every sum have the same degree: no branch is dropped."
     rest = [met for met in found.dropped_terms if met.kind not in ("bias", "constant")]
-    for label, alike in grouped(rest, lambda met: met.module, _alike):
+    for label, alike in grouped_modules(rest, lambda met: met.module, _alike):
         here = {place(met.module).block for met in alike}
         stack = place(alike[0].module).stack
         every = " (every block)" if len(here) > 1 and here == blocks.get(stack) else ""
@@ -188,7 +188,9 @@ def _met(sums: list["DroppedTerm"]) -> str:
     first = sums[0]
     kept, dropped = _degree(first.kept), _degree(first.dropped)
     kept_from, dropped_from = (
-        listed(labels(_inside(name, met) for met in sums if (name := getattr(met, side)) is not None), 2)
+        listed(
+            module_labels(_inside(name, met) for met in sums if (name := getattr(met, side)) is not None), 2
+        )
         for side in ("kept_from", "dropped_from")
     )
     if first.kind == "stream":
@@ -204,7 +206,7 @@ def _met(sums: list["DroppedTerm"]) -> str:
         )
     if first.kind == "same":
         return f"two terms depend on the same parameters; the term of degree {kept} outgrows that of degree {dropped}."
-    only = labels(name for met in sums for name in met.dropped_parameters)
+    only = module_labels(name for met in sums for name in met.dropped_parameters)
     ours = f", which depends on {listed(only)}" if only and not dropped_from else ""
     other = f"{dropped_from or 'another'} (degree {dropped}){ours}"
     return f"{kept_from or 'a term'} (degree {kept}) outgrows {other}, which is dropped."
@@ -220,10 +222,12 @@ def _vanished(found: "Degrees") -> Iterator[str]:
         names = [name for name, reason in found.vanished.items() if reason == why]
         if names:
             count = f"{len(names):,} of {len(found.parameters):,} parameters"
-            yield f"{said} ({count}): {listed(covering(names, found.parameters, kinds), 8)}."
+            yield f"{said} ({count}): {listed(covering_modules(names, found.parameters, kinds), 8)}."
 
 
-def covering(names: Collection[str], parameters: Sequence[str], kinds: Mapping[str, str]) -> list[str]:
+def covering_modules(
+    names: Collection[str], parameters: Sequence[str], kinds: Mapping[str, str]
+) -> list[str]:
     """A short description of many parameters: whole modules ("all of X"), then whole classes ("the bias of every Y").
 
     kinds: the class of each module.
@@ -241,14 +245,14 @@ def covering(names: Collection[str], parameters: Sequence[str], kinds: Mapping[s
         if modules[module] <= left.keys():
             whole.append(module)
             left = {name: None for name in left if name not in modules[module]}
-    said = [f"all of {label}" for label in labels(module for module in modules if module in whole)]
+    said = [f"all of {label}" for label in module_labels(module for module in modules if module in whole)]
     for (kind, last), everywhere in alike.items():
         others = sorted(everywhere - meant)
         if kind and len(everywhere) > 1 + 4 * len(others) and everywhere & left.keys():
             but = f" except {listed([name.rpartition('.')[0] for name in others])}" if others else ""
             said.append(f"the {last} of every {kind}{but}")
             left = {name: None for name in left if name not in everywhere}
-    return said + labels(left)
+    return said + module_labels(left)
 
 
 def _ties(found: "Degrees") -> Iterator[str]:
@@ -258,7 +262,7 @@ def _ties(found: "Degrees") -> Iterator[str]:
         sum(getattr(tie, name) for tie in found.ties)
         for name in ("rows", "tied", "near", "uniform", "undecided")
     )
-    where = listed(labels(tie.module for tie in found.ties))
+    where = listed(module_labels(tie.module for tie in found.ties))
     text = f"Several keys share the largest score in {tied:,} of {rows:,} softmax rows ({where})"
     no_matter = "" if found.undecided_values else ", but the keys that tie have equal values"
     details = [
@@ -272,7 +276,7 @@ def _ties(found: "Degrees") -> Iterator[str]:
 
 def _doubts(found: "Degrees") -> Iterator[str]:
     if found.cancelled:
-        where = listed(labels(found.cancelled))
+        where = listed(module_labels(found.cancelled))
         yield f"Leading terms cancel to exactly 0 without a computed lower order in {where}."
     if found.undecided_values:
         values = (

@@ -21,8 +21,8 @@ from normgrowth.limit.power_series import (
     Series,
     Term,
     combine,
-    finished,
     from_parts,
+    with_all_orders,
 )
 
 LOG_C = Fraction(1, 1 << 40)  # the degree that stands for log c in a decay
@@ -45,14 +45,14 @@ def weighted(part: Exponential, factor: Any) -> Exponential:
     )
 
 
-def times(x: Series, factor: Any) -> Series:
+def times_constant(x: Series, factor: Any) -> Series:
     """The series times a constant factor; exact zeros stay exact."""
     unfinished = None
     if x.unfinished is not None:
         if not isinstance(factor, Tensor) or factor.dim() == 0:
             unfinished = x.unfinished.times(float(factor))
         if unfinished is None:
-            x = finished(x)
+            x = with_all_orders(x)
     found = x.map(lambda value: value * factor)
     found.unfinished = unfinished  # safe: `found` is new and not shared
     if x.exact_zeros and not isinstance(factor, Tensor):

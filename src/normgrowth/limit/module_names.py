@@ -38,7 +38,7 @@ def spans(indices: Iterable[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def grouped(
+def grouped_modules(
     items: Iterable[T], name: Callable[[T], str], key: Callable[[T], Hashable]
 ) -> list[tuple[str, list[T]]]:
     """Group items that differ only in their block number, by their common name."""
@@ -53,8 +53,8 @@ def grouped(
     return result
 
 
-def labels(names: Iterable[str]) -> list[str]:
-    return [label for label, _ in grouped(dict.fromkeys(names), lambda name: name, lambda _: None)]
+def module_labels(names: Iterable[str]) -> list[str]:
+    return [label for label, _ in grouped_modules(dict.fromkeys(names), lambda name: name, lambda _: None)]
 
 
 def within(name: str, module: str) -> bool:

@@ -176,12 +176,12 @@ def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
     return a if a[len(a) - len(b) :] == b else torch.broadcast_shapes(a, b)
 
 
-def finished(x: Series) -> Series:
+def with_all_orders(x: Series) -> Series:
     """A series with all of its orders."""
     return x if x.unfinished is None else x.unfinished.finished().changed(lost=x.lost)
 
 
-def constant(value: Tensor) -> Series:
+def constant_series(value: Tensor) -> Series:
     return Series((Term(ZERO, value, 0),), zero=not nonzero(value))
 
 
@@ -425,5 +425,5 @@ def by_element(
             if relative and lower is not None and not (curved and term.degree > 0):
                 gap.append(degree + lower - term.degree)
     if not parts:  # the result has no terms
-        return constant(torch.zeros_like(series.top.value))
+        return constant_series(torch.zeros_like(series.top.value))
     return from_parts(parts, max(gap, default=None))

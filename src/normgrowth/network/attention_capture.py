@@ -45,7 +45,7 @@ class Call:
     again: "Callable[[], Call]" = field(repr=False)
 
 
-def blocks(shape: tuple[int, ...], most: int = BLOCK) -> Iterator[tuple[int, int]]:
+def query_ranges(shape: tuple[int, ...], most: int = BLOCK) -> Iterator[tuple[int, int]]:
     """Ranges of queries with at most `most` scores each, but at least one query."""
     rows, heads, queries, keys = shape
     size = max(1, most // max(1, rows * heads * keys))
@@ -271,7 +271,7 @@ class _LimitTap(AttentionTap):
         if groups > 1:
             key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
         parts = []
-        for start, stop in blocks((*query.shape[:-1], key.shape[-2]), WHOLE):
+        for start, stop in query_ranges((*query.shape[:-1], key.shape[-2]), WHOLE):
             scores = query[..., start:stop, :] @ key.mT * attention.factor
             if attention.is_causal:
                 scores = scores.masked_fill(_later(start, stop, key), -torch.inf)

@@ -29,10 +29,10 @@ from normgrowth.tracking.log.step_records import (
     LEVELS,
     NONFINITE,
     StepLayout,
-    blocks,
     columns_of_run,
     packed,
     packed_start,
+    record_blocks,
     unpacked,
     with_updates,
 )
@@ -216,7 +216,7 @@ class NormTracker:
         layout = replace(self._layout, levels=list(levels))
         digits = len(str(max((reading.layer or 0 for reading in layout.readings), default=0)))
         found: dict[str, float] = {}
-        for block in blocks(layout, [self.step], rows[None], None):
+        for block in record_blocks(layout, [self.step], rows[None], None):
             names = [_padded(name, digits) if block.level == "layer" else name for name in block.names]
             for quantity in quantities:
                 for name, value in zip(names, block.values.get(quantity, np.zeros((1, 0)))[0], strict=False):

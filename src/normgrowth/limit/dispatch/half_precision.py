@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normgrowth.limit.dispatch.marked_storage import HALVES, laid_out, same_place, wide
+from normgrowth.limit.dispatch.marked_storage import HALVES, same_place, storage_like, wide
 from normgrowth.limit.dispatch.schemas import OpSchema
 from normgrowth.limit.power_series import mask_bound, masked
 
@@ -39,7 +39,7 @@ def remember(found: Tensor, exact: Tensor, run: object) -> Tensor:
     """The result of an operation on constants, with its float32 values attached; a 32-bit result is these values."""
     if found.dtype not in HALVES:
         return exact.to(found.dtype)
-    setattr(found.untyped_storage(), EXACT, (run, laid_out(exact, found)))
+    setattr(found.untyped_storage(), EXACT, (run, storage_like(exact, found)))
     return found
 
 

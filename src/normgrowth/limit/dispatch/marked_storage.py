@@ -133,7 +133,7 @@ def _hung(terms: Iterable[Term], like: Tensor, taken: Collection[int] | None = N
             term.degree,
             term.value.untyped_storage()
             if taken is not None and _may_hang(term.value, like, taken)
-            else laid_out(term.value, like),
+            else storage_like(term.value, like),
             term.sources,
         )
         for term in terms
@@ -156,7 +156,7 @@ def _may_hang(value: Tensor, like: Tensor, taken: Collection[int]) -> bool:
 
 def _hung_exponential(part: Exponential, like: Tensor) -> HungExponential:
     decay = part.decay
-    return HungExponential(laid_out(part.weight, like), _hung(decay.terms, like), decay.rest, decay.zero)
+    return HungExponential(storage_like(part.weight, like), _hung(decay.terms, like), decay.rest, decay.zero)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -164,7 +164,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALVES else dtype
 
 
-def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
+def torch_storage(tensor: Tensor) -> torch.UntypedStorage | None:
     """The storage of a tensor; None if it has no storage (sparse, meta) and therefore no degree."""
     try:
         return tensor.untyped_storage()
@@ -184,7 +184,7 @@ def same_place(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
     return found.conj() if tensor.is_conj() else found
 
 
-def laid_out(value: Tensor, like: Tensor) -> torch.UntypedStorage:
+def storage_like(value: Tensor, like: Tensor) -> torch.UntypedStorage:
     """A new storage for a lower term, with the layout of the leading term."""
     storage = torch.empty_strided(like.size(), like.stride(), dtype=wide(like.dtype), device=like.device)
     storage.copy_(value)

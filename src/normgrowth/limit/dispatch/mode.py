@@ -27,18 +27,18 @@ from normgrowth.limit.dispatch.marked_storage import (
     DegreeMark,
     fills,
     flat,
-    laid_out,
     mark_of,
     owns_its_storage,
     series_of,
-    storage_of,
+    storage_like,
+    torch_storage,
     wide,
 )
 from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
 from normgrowth.limit.dispatch.partial_writes import write_part
 from normgrowth.limit.dispatch.schemas import BOUNDING, OpSchema, schema_of
 from normgrowth.limit.pass_log import Context
-from normgrowth.limit.power_series import Series, constant, finished, nonzero
+from normgrowth.limit.power_series import Series, constant_series, nonzero, with_all_orders
 
 SEVERAL = (list, tuple)
 VIEW_AS_DTYPE = torch.ops.aten.view.dtype
@@ -71,7 +71,7 @@ class LimitMode(TorchDispatchMode):
         half = grows = small = endless = False
         for tensor in tensors:
             half = half or tensor.dtype in HALVES
-            if (storage := storage_of(tensor)) is None:
+            if (storage := torch_storage(tensor)) is None:
                 continue
             storages.append(storage._cdata)
             if (mark := self._mark(storage)) is not None:
@@ -117,7 +117,7 @@ class LimitMode(TorchDispatchMode):
             raise self.context.refuse(func, "no rule for this way of writing to a tensor")
         functional = getattr(packet, func._overloadname, packet)
         result = self._ruled(functional, schema.functional, args, kwargs, marks, args[0].dtype, half)
-        written = _losing(result if isinstance(result, Series) else constant(result), lost)
+        written = _losing(result if isinstance(result, Series) else constant_series(result), lost)
         self._write(args[0], _diverging(written, refusal))
         return args[0]
 
@@ -179,7 +179,7 @@ class LimitMode(TorchDispatchMode):
 
     def growth(self, tensor: Tensor) -> DegreeMark | None:
         """The mark of a tensor that grows; None for a constant."""
-        storage = storage_of(tensor)
+        storage = torch_storage(tensor)
         return None if storage is None else self._mark(storage)
 
     def _mark(self, storage: torch.UntypedStorage) -> DegreeMark | None:
@@ -212,14 +212,14 @@ class LimitMode(TorchDispatchMode):
             return value
         top, exact = value.top.value, None
         if value.unfinished is not None and not top.is_contiguous():
-            value = finished(value)
+            value = with_all_orders(value)
         storage = top.untyped_storage()
         if storage._cdata in taken or not fills(top, storage):
             top = top.clone(memory_format=torch.contiguous_format)
             storage = top.untyped_storage()
         if dtype in HALVES and top.dtype == torch.float32:
             top = top.to(dtype)
-            exact = laid_out(value.top.value, top)
+            exact = storage_like(value.top.value, top)
             storage = top.untyped_storage()
         setattr(storage, MARK, mark_of(value, top, exact, self.run, taken or None))
         return top
@@ -233,7 +233,7 @@ class LimitMode(TorchDispatchMode):
         if not owns_its_storage(tensor):
             _hang(tensor, write_part(tensor, value, self.growth(tensor), self.run))
             return
-        exact = laid_out(value.top.value, tensor) if tensor.dtype in HALVES else None
+        exact = storage_like(value.top.value, tensor) if tensor.dtype in HALVES else None
         mark = mark_of(value, tensor, exact, self.run)
         tensor.copy_(value.top.value)
         _hang(tensor, mark)

@@ -27,10 +27,10 @@ def plain_name(name: str) -> str:
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module under its name without torch.compile, without the wrappers."""
-    return without_wrappers(model.named_modules())
+    return without_compiled_wrappers(model.named_modules())
 
 
-def without_wrappers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
+def without_compiled_wrappers(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
     for name, module in modules:
         if WRAPPED not in module._modules:
             yield (plain_name(name) if WRAPPED in name else name), module

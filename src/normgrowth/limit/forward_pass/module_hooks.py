@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from normgrowth.limit.forward_pass.compiled import without_wrappers
+from normgrowth.limit.forward_pass.compiled import without_compiled_wrappers
 from normgrowth.limit.pass_log import Context
 
 
@@ -20,7 +20,7 @@ def watched(
     key = object()
     hooked: list[Any] = []
     try:
-        for name, module in without_wrappers(modules):
+        for name, module in without_compiled_wrappers(modules):
 
             def enter(_: nn.Module, __: Any, name: str = name) -> None:
                 context.path.append(name)

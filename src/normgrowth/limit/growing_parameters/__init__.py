@@ -6,7 +6,7 @@ fixed.py     parameters that the caller keeps fixed, by name or pattern
 memory.py    which parameters can be multiplied by c, which overlap
 """
 
-from normgrowth.limit.growing_parameters.fixed import matching, note
+from normgrowth.limit.growing_parameters.fixed import matching, note_on_fixed
 from normgrowth.limit.growing_parameters.growing import (
     check_fixed,
     first_names,
@@ -25,7 +25,7 @@ __all__ = [
     "growing_parameters",
     "local_weights",
     "matching",
-    "note",
+    "note_on_fixed",
     "overlapping",
     "own_storages",
     "refuse_packed_weights",

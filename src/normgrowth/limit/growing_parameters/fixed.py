@@ -21,7 +21,7 @@ def matching(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
     return found
 
 
-def note(fixed: Sequence[str]) -> list[str]:
+def note_on_fixed(fixed: Sequence[str]) -> list[str]:
     """A note for the user about fixed parameters."""
     return [f"held fixed: {', '.join(fixed)}; all other parameters grow"] if fixed else []
 

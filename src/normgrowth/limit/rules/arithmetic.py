@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import of_product, of_sum, times
+from normgrowth.limit.exponentials import of_product, of_sum, times_constant
 from normgrowth.limit.limit_findings import FINITE_MASK, PassFinding, finite_mask
 from normgrowth.limit.pass_log import Sum
 from normgrowth.limit.power_series import (
@@ -16,20 +16,20 @@ from normgrowth.limit.power_series import (
     Term,
     all_nonzero,
     broadcast_shape,
-    constant,
+    constant_series,
     decided,
-    finished,
     hides,
     highest,
     infinite,
     masked,
     nonzero,
     product,
+    with_all_orders,
     without_zeros,
 )
 
 
-def series(value: Any, like: Series | None = None) -> Series:
+def as_series(value: Any, like: Series | None = None) -> Series:
     """Any value as a series; a number gets the dtype and the device of `like`."""
     if isinstance(value, Series):
         return value
@@ -40,7 +40,7 @@ def series(value: Any, like: Series | None = None) -> Series:
         zero = value == 0
         value = torch.full((), value, dtype=dtype, device=None if top is None else top.device)
         return Series((Term(ZERO, value, 0),), zero=zero)
-    return constant(value)
+    return constant_series(value)
 
 
 def infinite_part(x: Series) -> Tensor | None:
@@ -55,13 +55,13 @@ def add(a: Series, b: Series, alpha: Any = 1, masks: bool = True) -> Series:
     masks: False if neither argument has a mask or another infinite element.
     """
     if alpha != 1:
-        b = times(b, alpha)
+        b = times_constant(b, alpha)
     shape = broadcast_shape(a.shape, b.shape)
     dtype = torch.result_type(a.top.value, b.top.value)
     for x, y in ((a, b), (b, a)) if masks else ():
         if (edge := infinite_part(y)) is not None:
             hidden = edge != 0
-            open_ = add(x, constant(y.top.value.masked_fill(hidden, 0.0)))
+            open_ = add(x, constant_series(y.top.value.masked_fill(hidden, 0.0)))
             top = open_.top.value + edge
             lower = [replace(t, value=t.value.masked_fill(hidden, 0.0)) for t in open_.terms[1:]]
             return replace(open_, terms=(replace(open_.top, value=top), *lower), zero=False)
@@ -97,16 +97,16 @@ def _fitted(x: Series, shape: torch.Size, dtype: torch.dtype) -> Series:
     return x
 
 
-def summed(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
+def sum_of_series(operation: Operation, a: Series, b: Series, alpha: Any = 1) -> Series:
     """A sum in the network; records sums of unequal degrees."""
     masks = may_mask(a) or may_mask(b)
-    note(operation, a, b, masks)
+    log_unequal_sum(operation, a, b, masks)
     if masks:
         find_finite_mask(operation, a, b)
     found = add(a, b, alpha, masks or alpha != 1)
     if found.rest is not None and a.top.degree == b.top.degree:
         _count_cancelled(operation, a, b, found)
-    return shortened(found, operation.orders + 2)
+    return shortened_series(found, operation.orders + 2)
 
 
 def may_mask(x: Series) -> bool:
@@ -168,7 +168,7 @@ def open_ties(equal: Tensor, a: Any, b: Any) -> int:
     return count
 
 
-def note(operation: Operation, a: Series, b: Series, masks: bool = True) -> None:
+def log_unequal_sum(operation: Operation, a: Series, b: Series, masks: bool = True) -> None:
     """Record a sum of unequal degrees. masks: False if neither argument has a mask."""
     if a.top.degree == b.top.degree or a.zero or b.zero:
         return
@@ -180,7 +180,7 @@ def note(operation: Operation, a: Series, b: Series, masks: bool = True) -> None
         context.sums.append(Sum(context.module, high.degree, low.degree, high.sources, low.sources, run))
 
 
-def shortened(x: Series, most: int) -> Series:
+def shortened_series(x: Series, most: int) -> Series:
     """The first `most` terms, or more if some elements have no term among them."""
     while len(x.terms) > most and decided([term.value for term in x.terms[:-1]]):
         x = x.changed(terms=x.terms[:-1], rest=highest(x.rest, x.terms[-1].degree))
@@ -192,28 +192,28 @@ def addition(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
     a, b = both(a, b)
     x, y = (b, a) if a.unfinished is None else (a, b)
     if alpha == 1 and x.unfinished is not None:
-        found = x.unfinished.plus(x, finished(y))
+        found = x.unfinished.plus(x, with_all_orders(y))
         if found is not None:
             return found
-    return summed(operation, finished(a), finished(b), alpha)
+    return sum_of_series(operation, with_all_orders(a), with_all_orders(b), alpha)
 
 
 @rule("sub")
 def subtraction(operation: Operation, a: Any, b: Any, *, alpha: Any = 1) -> Series:
     a, b = both(a, b)
-    return summed(operation, a, b, -alpha)
+    return sum_of_series(operation, a, b, -alpha)
 
 
 @rule("rsub")
 def reversed_subtraction(operation: Operation, a: Any, b: Any, alpha: Any = 1) -> Series:
     a, b = both(a, b)
-    return summed(operation, b, a, -alpha)
+    return sum_of_series(operation, b, a, -alpha)
 
 
 def both(a: Any, b: Any) -> tuple[Series, Series]:
     if isinstance(a, Series):
-        return a, series(b, a)
-    return series(a, b), b
+        return a, as_series(b, a)
+    return as_series(a, b), b
 
 
 # --- products ------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def both(a: Any, b: Any) -> tuple[Series, Series]:
 def multiplication(operation: Operation, a: Any, b: Any) -> Series:
     for x, y in ((a, b), (b, a)):
         if not isinstance(y, Series):
-            return scaled(x, y)
-    a, b = finished(a), finished(b)
+            return scaled_series(x, y)
+    a, b = with_all_orders(a), with_all_orders(b)
     found = of_product(product(torch.mul, a, b, operation.orders), a, b)
     exact = (a.exact_zeros and bool(b.top.value.all())) or (b.exact_zeros and bool(a.top.value.all()))
     if exact or a.doubt or b.doubt:
@@ -230,9 +230,9 @@ def multiplication(operation: Operation, a: Any, b: Any) -> Series:
     return found
 
 
-def scaled(x: Series, factor: Any) -> Series:
+def scaled_series(x: Series, factor: Any) -> Series:
     """The series times a constant factor; terms keep their degrees, and terms that become 0 are dropped."""
-    found = times(x, factor)
+    found = times_constant(x, factor)
     if nonzero(factor) if isinstance(factor, Tensor) else factor:
         return found
     return Series(found.terms[:1], None, zero=True)
@@ -240,16 +240,16 @@ def scaled(x: Series, factor: Any) -> Series:
 
 @rule("addcmul")
 def add_product(operation: Operation, x: Any, a: Any, b: Any, *, value: Any = 1) -> Series:
-    a, b = series(a), series(b)
+    a, b = as_series(a), as_series(b)
     whole = len(a.terms) * len(b.terms)  # all orders, because the sum may cancel leading terms
-    return summed(operation, series(x), product(torch.mul, a, b, whole), value)
+    return sum_of_series(operation, as_series(x), product(torch.mul, a, b, whole), value)
 
 
 @rule("lerp")
 def interpolation(operation: Operation, start: Any, end: Any, weight: Any) -> Series:
-    start, end = series(start), series(end)
+    start, end = as_series(start), as_series(end)
     if not isinstance(weight, Series):  # linear in start and end, so no order is left out
-        return summed(operation, scaled(start, 1 - weight), scaled(end, weight))
-    difference = summed(operation, end, start, -1)
-    step = product(torch.mul, difference, series(weight, difference), operation.orders)
-    return summed(operation, start, step)
+        return sum_of_series(operation, scaled_series(start, 1 - weight), scaled_series(end, weight))
+    difference = sum_of_series(operation, end, start, -1)
+    step = product(torch.mul, difference, as_series(weight, difference), operation.orders)
+    return sum_of_series(operation, start, step)

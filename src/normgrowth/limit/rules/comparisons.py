@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.power_series import Series, Term, highest, infinities_first
-from normgrowth.limit.rules.arithmetic import add, both, infinite_part, open_ties, series
+from normgrowth.limit.rules.arithmetic import add, as_series, both, infinite_part, open_ties
 from normgrowth.limit.rules.data_movement import choose
 
 
@@ -125,7 +125,7 @@ def _open(operation: Operation, a: Any, b: Any, side: int) -> Series | None:
 
 def _chosen(first: Tensor, a: Any, b: Any) -> Series:
     like = a if isinstance(a, Series) else b
-    return choose(first, series(a, like), series(b, like))
+    return choose(first, as_series(a, like), as_series(b, like))
 
 
 @rule("clamp", "hardtanh")

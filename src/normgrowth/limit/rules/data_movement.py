@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import summed_over, times
-from normgrowth.limit.power_series import Series, Term, all_nonzero, combine, constant
-from normgrowth.limit.rules.arithmetic import add, find_finite_mask, infinite_part, series
+from normgrowth.limit.exponentials import summed_over, times_constant
+from normgrowth.limit.power_series import Series, Term, all_nonzero, combine, constant_series
+from normgrowth.limit.rules.arithmetic import add, as_series, find_finite_mask, infinite_part
 
 # fmt: off
 MOVES = (
@@ -72,7 +72,7 @@ def _count_cancelled(operation: Operation, x: Series, found: Series, args: Any, 
 
 @rule("neg")
 def negation(_: Operation, x: Series) -> Series:
-    return times(x, -1)
+    return times_constant(x, -1)
 
 
 @rule("sum")
@@ -93,7 +93,7 @@ def padded(operation: Operation, x: Series, pad: list[int], value: Any = 0) -> S
     if value == 0:
         return found
     inside = operation(torch.ones_like(x.top.value, dtype=torch.bool), pad, False)
-    return choose(inside, found, series(value, x))
+    return choose(inside, found, as_series(value, x))
 
 
 @rule("embedding")
@@ -114,7 +114,7 @@ def pieces(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> list[S
 @rule("cat", "stack")
 def joined(operation: Operation, parts: list[Any], dim: int = 0) -> Series:
     """A concatenation or stack: elements keep their degrees, with zeros in terms of other degrees."""
-    given = [series(part) for part in parts]
+    given = [as_series(part) for part in parts]
     if operation.name == "cat":  # ignore the empty one-dimensional tensors that caches start with
         filled = [x for x in given if x.shape != EMPTY]
         if filled and len({x.top.value.dtype for x in given}) == 1:
@@ -124,18 +124,18 @@ def joined(operation: Operation, parts: list[Any], dim: int = 0) -> Series:
 
 @rule("complex")
 def complex_number(operation: Operation, real: Any, imaginary: Any) -> Series:
-    return combine(lambda a, b: operation(a, b), series(real), series(imaginary))
+    return combine(lambda a, b: operation(a, b), as_series(real), as_series(imaginary))
 
 
 @rule("copy")
 def copy(_: Operation, x: Any, source: Any, *__: Any) -> Series:
-    target, source = series(x).top.value, series(source)
+    target, source = as_series(x).top.value, as_series(source)
     return source.move(lambda value: value.to(target.dtype).expand(target.shape).clone())
 
 
 @rule("slice_scatter", "select_scatter", "diagonal_scatter")
 def scattered(operation: Operation, x: Any, source: Any, *args: Any, **kwargs: Any) -> Series:
-    return placed(lambda a, b: operation(a, b, *args, **kwargs), series(x), series(source))
+    return placed(lambda a, b: operation(a, b, *args, **kwargs), as_series(x), as_series(source))
 
 
 @rule("index_put", "_unsafe_index_put")
@@ -143,28 +143,32 @@ def index_put(operation: Operation, x: Any, indices: Any, values: Any, accumulat
     def put(a: Tensor, b: Tensor) -> Tensor:
         return operation(a, indices, b, accumulate)
 
-    return combine(put, series(x), series(values)) if accumulate else placed(put, series(x), series(values))
+    return (
+        combine(put, as_series(x), as_series(values))
+        if accumulate
+        else placed(put, as_series(x), as_series(values))
+    )
 
 
 @rule("masked_scatter")
 def masked_scatter(operation: Operation, x: Any, mask: Tensor, source: Any) -> Series:
-    return placed(lambda a, b: operation(a, mask, b), series(x), series(source))
+    return placed(lambda a, b: operation(a, mask, b), as_series(x), as_series(source))
 
 
 @rule("scatter_add", "index_add")
 def scatter_sum(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
-    return combine(lambda a, b: operation(a, dim, index, b, **kwargs), series(x), series(source))
+    return combine(lambda a, b: operation(a, dim, index, b, **kwargs), as_series(x), as_series(source))
 
 
 @rule("scatter", "index_copy")
 def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
-    x = series(x)
+    x = as_series(x)
     if kwargs.get("reduce") is not None:
         raise operation.refuse("no rule for a scatter that multiplies")
     if isinstance(source, Series | Tensor):
-        return placed(lambda a, b: operation(a, dim, index, b, **kwargs), x, series(source))
+        return placed(lambda a, b: operation(a, dim, index, b, **kwargs), x, as_series(source))
     filling = torch.full(index.shape, source, dtype=x.top.value.dtype, device=index.device)
-    return placed(lambda a, b: torch.scatter(a, dim, index, b), x, series(filling))
+    return placed(lambda a, b: torch.scatter(a, dim, index, b), x, as_series(filling))
 
 
 def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -> Series:
@@ -177,14 +181,14 @@ def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -
     infinities = [
         torch.zeros_like(s.top.value) if e is None else e for s, e in zip((x, values), edges, strict=True)
     ]
-    return add(found, constant(put(*infinities)))
+    return add(found, constant_series(put(*infinities)))
 
 
 @rule("index_fill")
 def index_fill(operation: Operation, x: Any, dim: int, index: Tensor, value: Any) -> Series:
-    x = series(x)
+    x = as_series(x)
     kept = operation(torch.ones_like(x.top.value, dtype=torch.bool), dim, index, False)
-    return choose(kept, x, series(value, x))
+    return choose(kept, x, as_series(value, x))
 
 
 # --- choices -------------------------------------------------------------------------------------------------
@@ -195,16 +199,16 @@ def where(operation: Operation, condition: Any, *branches: Any) -> Any:
     if not branches:
         return operation(condition)
     known = next(b for b in branches if isinstance(b, Series | Tensor))
-    like = series(known)
-    a, b = (series(branch, like) for branch in branches)
+    like = as_series(known)
+    a, b = (as_series(branch, like) for branch in branches)
     find_finite_mask(operation, a, b)
     return choose(condition, a, b)
 
 
 @rule("masked_fill")
 def masked_fill(operation: Operation, x: Any, mask: Tensor, value: Any) -> Series:
-    x = series(x)
-    filling = series(value, x).map(lambda v: v.to(x.top.value.dtype))
+    x = as_series(x)
+    filling = as_series(value, x).map(lambda v: v.to(x.top.value.dtype))
     if bool(mask.any()):
         find_finite_mask(operation, x, filling)
     return choose(~mask, x, filling)
@@ -217,7 +221,7 @@ def finite(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series
     kept = torch.isfinite(top)
     if bool(kept.all()):
         return x
-    return choose(kept, x, constant(operation(top.masked_fill(kept, 0.0), *args, **kwargs)))
+    return choose(kept, x, constant_series(operation(top.masked_fill(kept, 0.0), *args, **kwargs)))
 
 
 def choose(condition: Tensor, a: Series, b: Series) -> Series:
@@ -228,12 +232,12 @@ def choose(condition: Tensor, a: Series, b: Series) -> Series:
     a, b = (x if e is None else _opened(x, e) for x, e in zip((a, b), edges, strict=True))
     found = combine(lambda x, y: torch.where(condition, x, y), a, b, moves=True)
     first, second = (found.top.value.new_zeros(()) if e is None else e for e in edges)
-    return add(found, constant(torch.where(condition, first, second)))
+    return add(found, constant_series(torch.where(condition, first, second)))
 
 
 def _opened(x: Series, edge: Tensor) -> Series:
     """The series with zeros in place of its infinite elements."""
-    return constant(x.top.value.masked_fill(edge != 0, 0.0))
+    return constant_series(x.top.value.masked_fill(edge != 0, 0.0))
 
 
 # --- tensors of which only the shape is used -----------------------------------------------------------------
@@ -245,7 +249,7 @@ def made_like(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any
 
 @rule("fill", "full")
 def filled(operation: Operation, x: Any, value: Any) -> Any:
-    x = series(x)
+    x = as_series(x)
     if not isinstance(value, Series):
         return operation(x.top.value, value)
     return value.map(lambda v: v.to(x.top.value.dtype).expand(x.shape).clone())

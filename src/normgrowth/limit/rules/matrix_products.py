@@ -6,16 +6,23 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import times
+from normgrowth.limit.exponentials import times_constant
 from normgrowth.limit.power_series import Series, all_nonzero, decided, highest, product
-from normgrowth.limit.rules.arithmetic import add, note, scaled, series, shortened, summed
+from normgrowth.limit.rules.arithmetic import (
+    add,
+    as_series,
+    log_unequal_sum,
+    scaled_series,
+    shortened_series,
+    sum_of_series,
+)
 from normgrowth.limit.rules.attention.scores import leading_scores
 from normgrowth.limit.rules.attention.ties import sized, weigh
 
 
 @rule("mm", "bmm", "mv", "dot")
 def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
-    a, b = series(a), series(b)
+    a, b = as_series(a), as_series(b)
     if a.doubt:
         weigh(operation, a, b)
     if b.doubt:
@@ -61,7 +68,7 @@ def grouped_product(
     operation: Operation, a: Any, b: Any, offs: Any = None, bias: Any = None, *_: Any
 ) -> Series:
     """Each expert's rows times its matrix. Computed in a loop, because the kernel does not support float64."""
-    a, b = series(a), series(b)
+    a, b = as_series(a), as_series(b)
     if offs is None or len(a.shape) != 2 or len(b.shape) != 3 or bias is not None:
         raise operation.refuse("only grouped rows times one matrix per group, without a bias, have a rule")
     ends = offs.tolist()
@@ -79,29 +86,33 @@ def grouped_product(
 def product_and_sum(
     operation: Operation, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any
 ) -> Series:
-    a, b = series(a), series(b)
+    a, b = as_series(a), as_series(b)
     found = sized(product(torch.matmul, a, b, operation.orders), a, b)
     _count_cancelled(operation, torch.matmul, found, a, b)
-    found = found if alpha == 1 else times(found, alpha)
-    x = series(x) if beta == 1 else scaled(series(x), beta)
+    found = found if alpha == 1 else times_constant(found, alpha)
+    x = as_series(x) if beta == 1 else scaled_series(as_series(x), beta)
     if x.zero and len(x.shape) == 1:
-        return shortened(found, operation.orders)
+        return shortened_series(found, operation.orders)
     # The bias of a linear map usually vanishes, but a term added to scores (ALiBi) may break a tie.
     bias = x.top.value.dim() == 1
     if bias and operation.orders == 1 and not (x.zero or found.zero) and x.top.degree < found.top.degree:
-        note(operation, found, x)
+        log_unequal_sum(operation, found, x)
         if decided([found.top.value]):
             lower = highest(x.top.degree, x.rest, found.rest, *(t.degree for t in found.terms[1:]))
             return Series(found.terms[:1], lower)
-        return shortened(add(found, x), 1)
-    found = summed(operation, found, x)
-    return shortened(found, operation.orders) if bias else found
+        return shortened_series(add(found, x), 1)
+    found = sum_of_series(operation, found, x)
+    return shortened_series(found, operation.orders) if bias else found
 
 
 @rule("convolution", "_convolution")
 def convolution(operation: Operation, x: Any, weight: Any, bias: Any, *args: Any) -> Series:
-    found = product(lambda a, b: operation(a, b, None, *args), series(x), series(weight), operation.orders)
+    found = product(
+        lambda a, b: operation(a, b, None, *args), as_series(x), as_series(weight), operation.orders
+    )
     if bias is None:
         return found
     shape = (1, -1, *[1] * (len(found.shape) - 2))
-    return shortened(summed(operation, found, series(bias).map(lambda v: v.view(shape))), operation.orders)
+    return shortened_series(
+        sum_of_series(operation, found, as_series(bias).map(lambda v: v.view(shape))), operation.orders
+    )

@@ -16,7 +16,7 @@ from normgrowth.limit.power_series import (
     product,
     without_zeros,
 )
-from normgrowth.limit.rules.arithmetic import add, series, shortened, summed
+from normgrowth.limit.rules.arithmetic import add, as_series, shortened_series, sum_of_series
 from normgrowth.limit.rules.elementwise.powers import power
 
 FLAT = (
@@ -39,7 +39,7 @@ def normalized(operation: Operation, x: Series, dims: list[int], eps: float, cen
         x = _centered(operation, x, dims)
     squares = product(torch.mul, x, x, operation.orders)
     variance = squares.map(lambda value: value.mean(dims, keepdim=True))
-    eps_term = series(torch.full((), eps, dtype=variance.top.value.dtype), variance)
+    eps_term = as_series(torch.full((), eps, dtype=variance.top.value.dtype), variance)
     return product(torch.mul, x, power(operation, add(variance, eps_term), -0.5), operation.orders)
 
 
@@ -49,7 +49,7 @@ def distance_from_mean(x: Series, dims: list[int]) -> Series:
 
 def _centered(operation: Operation, x: Series, dims: list[int]) -> Series:
     """x minus its mean; exactly 0 for rows of equal values, in spite of rounding."""
-    if (short := shortened(x, operation.orders)) is not x:
+    if (short := shortened_series(x, operation.orders)) is not x:
         away, rows = _distances(operation, short, dims)
         if not away.zero and rows is None and decided([term.value for term in away.terms]):
             return away
@@ -84,19 +84,19 @@ def _distances(operation: Operation, x: Series, dims: list[int]) -> tuple[Series
 
 def gained(operation: Operation, x: Series, gain: Any, bias: Any) -> Series:
     if gain is not None:
-        x = product(torch.mul, x, series(gain), operation.orders)
-    return x if bias is None else summed(operation, x, series(bias))
+        x = product(torch.mul, x, as_series(gain), operation.orders)
+    return x if bias is None else sum_of_series(operation, x, as_series(bias))
 
 
 @rule("native_layer_norm")
 def layer_norm(operation: Operation, x: Any, shape: list[int], gain: Any, bias: Any, eps: float) -> Any:
     dims = list(range(-len(shape), 0))
-    x, gain = series(x), None if gain is None else series(gain)
+    x, gain = as_series(x), None if gain is None else as_series(gain)
     found = _by_kernel(operation, x, shape, gain)
     if found is None:
         found = gained(operation, normalized(operation, x, dims, eps, center=True), gain, None)
-    if bias is not None and not (bias := series(bias)).zero:
-        found = summed(operation, found, bias)
+    if bias is not None and not (bias := as_series(bias)).zero:
+        found = sum_of_series(operation, found, bias)
     return found, torch.zeros(0), torch.zeros(0)  # mean and deviation are only for the gradient
 
 
@@ -123,7 +123,7 @@ def _by_kernel(operation: Operation, x: Series, shape: list[int], gain: Series |
 
 @rule("_fused_rms_norm")
 def rms_norm(operation: Operation, x: Any, shape: list[int], gain: Any, eps: float | None) -> Any:
-    x = series(x)
+    x = as_series(x)
     eps = torch.finfo(x.top.value.dtype).eps if eps is None else eps
     dims = list(range(-len(shape), 0))
     return gained(operation, normalized(operation, x, dims, eps, center=False), gain, None), torch.zeros(0)
@@ -133,11 +133,11 @@ def rms_norm(operation: Operation, x: Any, shape: list[int], gain: Any, eps: flo
 def group_norm(
     operation: Operation, x: Any, gain: Any, bias: Any, n: int, _: int, __: int, groups: int, eps: float
 ) -> Any:
-    x = series(x)
+    x = as_series(x)
     shape, columns = x.shape, (1, -1, *[1] * (len(x.shape) - 2))
     flat = x.map(lambda value: value.reshape(n, groups, -1))
     found = normalized(operation, flat, [-1], eps, center=True).map(lambda value: value.reshape(shape))
-    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    gain, bias = (None if p is None else as_series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
     return gained(operation, found, gain, bias), torch.zeros(0), torch.zeros(0)
 
 
@@ -146,11 +146,11 @@ def batch_norm(
     operation: Operation, x: Any, gain: Any, bias: Any, mean: Tensor, variance: Tensor, _: float, eps: float
 ) -> Any:
     """Batch norm in evaluation mode: its statistics are buffers of degree 0, so the degree of x stays."""
-    x = series(x)
+    x = as_series(x)
     columns = (1, -1, *[1] * (len(x.shape) - 2))
-    away = summed(operation, x, series(mean.view(columns)), -1)
+    away = sum_of_series(operation, x, as_series(mean.view(columns)), -1)
     scale = (variance + eps).rsqrt().view(columns)
-    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    gain, bias = (None if p is None else as_series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
     found = gained(operation, away.map(lambda value: value * scale), gain, bias)
     return found, torch.zeros(0), torch.zeros(0)
 
@@ -163,11 +163,11 @@ def either_batch_norm(operation: Operation, *args: Any) -> Any:
     x, gain, bias, *statistics = tensors
     if any(value is not None for value in statistics):
         raise operation.refuse("batch norm is in training mode; call model.eval() first")
-    x = series(x)  # without running statistics: instance norm, also in evaluation mode
+    x = as_series(x)  # without running statistics: instance norm, also in evaluation mode
     columns = (1, -1, *[1] * (len(x.shape) - 2))
     dims = [0, *range(2, len(x.shape))]
     found = normalized(operation, x, dims, eps, center=True)
-    gain, bias = (None if p is None else series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
+    gain, bias = (None if p is None else as_series(p).map(lambda v: v.view(columns)) for p in (gain, bias))
     return gained(operation, found, gain, bias), torch.zeros(0), torch.zeros(0)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.power_series import Series, combine, product
-from normgrowth.limit.rules.arithmetic import series, summed
+from normgrowth.limit.rules.arithmetic import as_series, sum_of_series
 from normgrowth.limit.rules.elementwise.powers import division
 
 
@@ -16,7 +16,7 @@ def solution(
     operation: Operation, a: Any, b: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Series:
     """The solution X of A X = B or X A = B, by substitution row by row."""
-    a, b = series(a), series(b)
+    a, b = as_series(a), as_series(b)
     if not left:  # the transposed system
         a, b = (x.move(lambda value: value.transpose(-1, -2)) for x in (a, b))
         upper = not upper
@@ -30,7 +30,7 @@ def solution(
         row = _rows(b, i, 1)
         if rows is not None:
             factors = _rows(a, i, 1).move(lambda value, i=i: value[..., :i])
-            row = summed(operation, row, product(torch.matmul, factors, rows, operation.orders), -1)
+            row = sum_of_series(operation, row, product(torch.matmul, factors, rows, operation.orders), -1)
         if not unitriangular:
             row = division(operation, row, _rows(a, i, 1).move(lambda value, i=i: value[..., i : i + 1]))
         rows = row if rows is None else combine(_below, rows, row, moves=True)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
-from normgrowth.limit.growing_parameters.fixed import note
+from normgrowth.limit.growing_parameters.fixed import note_on_fixed
 from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.saturated import Limit, saturated
 from normgrowth.network.behavior.legality import Legality, words_of_language
@@ -96,7 +96,7 @@ def measure(
     if texts is None and options.language is not None:
         texts = words_of_language(options.language, options.sentences, options.longest, options.seed)
     text = read_rows(module, texts, tokenizer, options.sentences)
-    notes = [*loaded.notes, *note(options.fixed), *text.notes]
+    notes = [*loaded.notes, *note_on_fixed(options.fixed), *text.notes]
     objective = options.objective or _objective(module)
     tasks = list(_tasks(module, text, tokenizer, objective, options))
     legality = None

@@ -13,7 +13,7 @@ from torch import nn
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
-from normgrowth.limit.growing_parameters.fixed import note
+from normgrowth.limit.growing_parameters.fixed import note_on_fixed
 from normgrowth.network.heads.passes import Passes, head_name, numbers
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.result import Heads, MeasuredHeads, kind
@@ -60,7 +60,7 @@ def measure(
     check_weights(model)
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model
     text, given = read_input(model, part, texts, inputs, tokenizer, sentences, batch_tokens)
-    notes = [*loaded.notes, *note(fixed), *(text.notes if text else [])]
+    notes = [*loaded.notes, *note_on_fixed(fixed), *(text.notes if text else [])]
     if part is not model:
         notes.append("encoder-decoder model: the heads of the encoder are measured")
     if window and text is None:

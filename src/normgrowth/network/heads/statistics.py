@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normgrowth.errors import InputError
-from normgrowth.network.attention_capture import Call, blocks
+from normgrowth.network.attention_capture import Call, query_ranges
 
 Floats = NDArray[np.float64]
 
@@ -152,7 +152,7 @@ def add_soft(call: Call, real: Tensor | None, tolerance: float, tally: Tally) ->
     # Allocated once for all queries: many small tensors between large ones would fragment the memory.
     counted = torch.zeros(call.shape[:3], dtype=torch.bool)
     kept = {name: torch.zeros(call.shape[:3], dtype=torch.float64) for name in ("gap", "hard_scale")}
-    for start, stop in blocks(call.shape):
+    for start, stop in query_ranges(call.shape):
         block = QueryBlock.of(call, real, start, stop)
         scores, asks = block.scores, block.asks
         if not bool(asks.any()):
@@ -223,7 +223,7 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
         raise InputError(
             f"{call.where.module}: weights have shape {tuple(weights.shape)} in the limit, expected {shape}"
         )
-    for low, high in blocks(shape):
+    for low, high in query_ranges(shape):
         block = QueryBlock.of(call, real, start + low, start + high)
         hard = weights[:, :, low:high].to(block.scores.dtype)
         _attended(block, attended(hard), tally)
@@ -239,7 +239,7 @@ def add_limit(weights: Tensor, start: int, call: Call, real: Tensor | None, tall
 
 def add_scaled(call: Call, real: Tensor | None, unit: float, tally: Tally) -> None:
     """Add the attended positions of the network with c times its weights."""
-    for start, stop in blocks(call.shape):
+    for start, stop in query_ranges(call.shape):
         block = QueryBlock.of(call, real, start, stop)
         _attended(block, attended_at(block.scores, unit), tally)
 
@@ -266,6 +266,6 @@ def _attended(block: QueryBlock, chosen: Tensor, tally: Tally) -> None:
 
 def add_window(count: Callable[[int, int], Tensor], shape: tuple[int, ...], tally: Tally) -> None:
     """Add the number of attended positions of every query; count(start, stop) returns (rows, heads, queries)."""
-    for start, stop in blocks(shape):
+    for start, stop in query_ranges(shape):
         found = count(start, stop).cpu().double()
         tally.add("attended_window", found, torch.ones_like(found, dtype=torch.bool))

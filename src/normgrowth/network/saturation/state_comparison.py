@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
-from normgrowth.limit.growing_parameters.fixed import note
+from normgrowth.limit.growing_parameters.fixed import note_on_fixed
 from normgrowth.limit.limit_findings import PassFinding, messages
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.hidden_states import (
@@ -82,7 +82,7 @@ def measure(
     tokenizer, model = options.tokenizer or loaded.tokenizer, loaded.model
     check_weights(model)
     form = published_form(model, loaded.random, options) if options.as_published else None
-    training, own_states, notes = False, options.states, [*loaded.notes, *note(options.fixed)]
+    training, own_states, notes = False, options.states, [*loaded.notes, *note_on_fixed(options.fixed)]
     if form is not None:
         training, own_states, options = form.training, form.options.states, form.options
         notes += form.notes

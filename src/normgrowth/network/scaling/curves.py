@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within, growing_parameters
-from normgrowth.limit.growing_parameters.fixed import note
+from normgrowth.limit.growing_parameters.fixed import note_on_fixed
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.hidden_states import (
     Network,
@@ -101,7 +101,7 @@ def of_module(
 ) -> Scaling:
     """The curve of a module."""
     loaded = as_loaded(model)
-    run, notes = run or loaded.source, [*loaded.notes, *note(fixed)]
+    run, notes = run or loaded.source, [*loaded.notes, *note_on_fixed(fixed)]
     said, unknown = "given", None
     if inputs is None and states is None:
         found = default_inputs(loaded, texts)

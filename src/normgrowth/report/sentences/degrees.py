@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from normgrowth.limit.module_names import grouped
+from normgrowth.limit.module_names import grouped_modules
 from normgrowth.limit.result import Degrees, ModuleDegree
 
 
@@ -17,7 +17,7 @@ def counts(result: Degrees) -> str:
 
 def alike(modules: Sequence[ModuleDegree]) -> list[tuple[str, ModuleDegree]]:
     """One row for all modules that differ only in their block number, with their common name."""
-    found = grouped(
+    found = grouped_modules(
         modules,
         lambda row: row.module,
         lambda row: (row.class_name, row.by_run, row.lower, row.inputs_by_run),

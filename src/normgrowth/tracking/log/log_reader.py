@@ -18,7 +18,7 @@ from normgrowth.serialization.checksums import seal_json, unseal_json
 from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult, read_parquet
 from normgrowth.tracking.log.journal import JOURNAL, read_journal
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
-from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, blocks
+from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, record_blocks
 from normgrowth.workspace import read_json
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def records_of(
             at = steps[start : start + size].tolist()
             rows = np.stack([part.rows[i] for i in chosen[start : start + size]])
             before = _totals_before(tables, at[0]) if whole else None
-            tables.append(Records.from_blocks(layout.run, blocks(layout, at, rows, before)).table)
+            tables.append(Records.from_blocks(layout.run, record_blocks(layout, at, rows, before)).table)
         last = int(steps[-1])
     fields = {**(parts[-1].fields if parts else {}), "notes": list(notes)}
     return StoredResult(Records(tables[0] if len(tables) == 1 else concatenated(tables)), fields)

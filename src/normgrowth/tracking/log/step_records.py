@@ -70,7 +70,9 @@ class StepLayout:
         return len(self.readings), self.sums + len(self.of_run)
 
 
-def blocks(layout: StepLayout, steps: Sequence[int], rows: Floats, before: Totals | None) -> Iterator[Block]:
+def record_blocks(
+    layout: StepLayout, steps: Sequence[int], rows: Floats, before: Totals | None
+) -> Iterator[Block]:
     """All quantities of these steps. rows: (steps, tensors, columns).
 
     before: the budget sums up to the first of these steps; None: without totals.

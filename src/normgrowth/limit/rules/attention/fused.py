@@ -8,7 +8,7 @@ from torch import Tensor
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.pass_log import Tie
 from normgrowth.limit.power_series import ZERO, Series, Term, combine, product
-from normgrowth.limit.rules.arithmetic import find_finite_mask, infinite_part, note, series
+from normgrowth.limit.rules.arithmetic import as_series, find_finite_mask, infinite_part, log_unequal_sum
 from normgrowth.limit.rules.attention.head_groups import WHOLE, at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.scores import masks_below_the_leading_order, scores_of
 from normgrowth.limit.rules.attention.shares import shares_of
@@ -27,11 +27,11 @@ def fused_attention(operation: Operation, *args: Any, **kwargs: Any) -> Any:
     given = operation.named(args[1:], kwargs) | ({"query": args[0]} if args else {})
     if given.get("dropout_p"):
         raise operation.refuse("dropout is active; call model.eval() first")
-    found = attention(
+    found = attention_by_heads(
         operation,
-        series(given["query"]),
-        series(given["key"]),
-        series(given["value"]),
+        as_series(given["query"]),
+        as_series(given["key"]),
+        as_series(given["value"]),
         given.get("attn_mask", given.get("attn_bias")),
         bool(given.get("is_causal", False)),
         given.get("scale"),
@@ -43,7 +43,7 @@ def fused_attention(operation: Operation, *args: Any, **kwargs: Any) -> Any:
     return (found, *[plain] * (count - 1))
 
 
-def attention(
+def attention_by_heads(
     operation: Operation, q: Series, k: Series, v: Series, mask: Any, causal: bool, scale: float | None
 ) -> Series:
     """Attention for some heads at a time, so that the scores of all heads are never in memory together."""
@@ -102,7 +102,7 @@ def _leads(operation: Operation, q: Series, k: Series, added: list[Series]) -> b
         scores = Series(
             (Term(degree, q.top.value, q.top.sources | k.top.sources),)
         )  # only its degree matters
-        note(operation, scores, x)
+        log_unequal_sum(operation, scores, x)
         find_finite_mask(operation, scores, x)
     return True
 
@@ -155,7 +155,7 @@ def _unrivaled(
 
 def _additive(mask: Any, dtype: torch.dtype) -> Series:
     if isinstance(mask, Tensor) and mask.dtype == torch.bool:
-        return series(
+        return as_series(
             torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
         )
-    return series(mask)
+    return as_series(mask)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from normgrowth.limit.dispatch import HALVES, Operation
-from normgrowth.limit.exponentials import times
+from normgrowth.limit.exponentials import times_constant
 from normgrowth.limit.power_series import Series, Term, broadcast_shape, mask_bound, nonzero, product
-from normgrowth.limit.rules.arithmetic import find_finite_mask, infinite_part, note, summed
+from normgrowth.limit.rules.arithmetic import find_finite_mask, infinite_part, log_unequal_sum, sum_of_series
 from normgrowth.limit.rules.attention import head_groups
 from normgrowth.limit.rules.attention.head_groups import Place, four_dimensional, part_of
 from normgrowth.limit.rules.attention.ties import sized
@@ -23,9 +23,9 @@ def scores_of(
 ) -> Series:
     """Queries times keys times a factor plus the added terms, with all orders. keys: one column per key."""
     scores = sized(product(torch.matmul, q, keys, operation.orders), q, keys)
-    scores = scores if factor == 1 else times(scores, factor)
+    scores = scores if factor == 1 else times_constant(scores, factor)
     for x in added:
-        scores = summed(operation, scores, x)
+        scores = sum_of_series(operation, scores, x)
     return scores
 
 
@@ -112,7 +112,7 @@ class Scores:
             return None
         if masks_below_the_leading_order(other):
             return None
-        note(self.operation, scores, other)
+        log_unequal_sum(self.operation, scores, other)
         find_finite_mask(self.operation, scores, other)
         if (edge := infinite_part(other)) is not None:
             top = replace(top, value=top.value + edge)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.pass_log import Tie
-from normgrowth.limit.power_series import ZERO, Series, Term, finished, hides, highest, mask_bound
+from normgrowth.limit.power_series import ZERO, Series, Term, hides, highest, mask_bound, with_all_orders
 from normgrowth.limit.rules.arithmetic import add
 from normgrowth.limit.rules.attention.head_groups import at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.shares import shares_of
@@ -34,7 +34,7 @@ def distribution(operation: Operation, x: Series, dim: int) -> Series:
     counts = TieCounts()
     rank = len(x.shape)
     if operation.context.exponentials or x.top.degree <= 0 or not 0 < rank <= 4 or dim % rank != rank - 1:
-        shares = shares_of(operation, finished(x), dim, counts)
+        shares = shares_of(operation, with_all_orders(x), dim, counts)
     else:
         shares = _by_groups(operation, x, counts)
     if counts.tied:

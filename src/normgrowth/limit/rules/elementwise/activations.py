@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import nothing, of_product, plus, times, weighted
+from normgrowth.limit.exponentials import nothing, of_product, plus, times_constant, weighted
 from normgrowth.limit.power_series import (
     ZERO,
     Exponential,
@@ -19,12 +19,12 @@ from normgrowth.limit.power_series import (
     all_nonzero,
     by_element,
     combine,
-    constant,
+    constant_series,
     decided,
     highest,
     product,
 )
-from normgrowth.limit.rules.arithmetic import add, series, shortened
+from normgrowth.limit.rules.arithmetic import add, as_series, shortened_series
 from normgrowth.limit.rules.comparisons import comparison
 from normgrowth.limit.rules.data_movement import choose
 from normgrowth.limit.rules.elementwise.powers import count_cancelled, expanded
@@ -137,7 +137,9 @@ def elu(operation: Operation, x: Series, alpha: float = 1, scale: float = 1, inn
     above = x.only(sign > 0).map(lambda value: value * scale)
     below = x.only(sign < 0).map(lambda value: value * inner)
     curve = towards(operation, below, torch.expm1, Asymptotes((0, -1), (0, 0)))
-    found = shortened(add(above, curve.map(lambda value: value * (alpha * scale))), operation.orders + 1)
+    found = shortened_series(
+        add(above, curve.map(lambda value: value * (alpha * scale))), operation.orders + 1
+    )
     if operation.context.exponentials and x.exponential is None:
         part = tail(x, float(alpha * scale), 0.0, float(inner))
         found = replace(found, exponential=part, lost=x.lost and not all_grow(x))
@@ -155,7 +157,7 @@ def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], line
         if len(x.terms) == 1:
             return x.map(torch.relu)
         if all_nonzero(x.top.value):
-            return shortened(x.only(x.top.value > 0), operation.orders + 1)
+            return shortened_series(x.only(x.top.value > 0), operation.orders + 1)
     levels = [lines.left[1], float(f(x.top.value.new_zeros(()))), lines.right[1]]
     growing = growing_elements(x)
     sign = x.sign()
@@ -175,7 +177,7 @@ def towards(operation: Operation, x: Series, f: Callable[[Tensor], Tensor], line
         return found
     slope = torch.where(growing, _by_sign(sign, lines.left[0], 0.0, lines.right[0]), sign.new_zeros(()))
     line = x.map(lambda value: torch.where(slope == 0, slope, value * slope))  # -inf times 0 is 0
-    return shortened(add(line, found), operation.orders + 1)
+    return shortened_series(add(line, found), operation.orders + 1)
 
 
 def _by_sign(sign: Tensor, below: float, at: float, above: float) -> Tensor:
@@ -239,7 +241,7 @@ def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
     else:
         sign = x.sign()
         slope = operation(sign, *args) * sign  # 1, -1, the slope or 0
-        found = times(x.only(slope != 0) if x.exponential is None else x, slope)
+        found = times_constant(x.only(slope != 0) if x.exponential is None else x, slope)
     exact = x.exact_zeros or (x.rest is None and not x.lost and x.exponential is None)
     if operation.name == "relu":  # what it cut off is exactly 0; what vanishes may be above 0
         exact = exact or decided([term.value for term in x.terms])
@@ -249,8 +251,8 @@ def piecewise_linear(operation: Operation, x: Series, *args: Any) -> Series:
 @rule("_prelu_kernel")
 def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
     """prelu: x if positive, else slope · x, where the slope is a parameter and grows."""
-    x = series(x)
-    sloped = product(torch.mul, x, series(slope), operation.orders)
+    x = as_series(x)
+    sloped = product(torch.mul, x, as_series(slope), operation.orders)
     return choose(x.sign() > 0, x, sloped)
 
 
@@ -258,10 +260,10 @@ def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
 def shrunk(operation: Operation, x: Series, bound: float = 0.5) -> Series:
     """hardshrink and softshrink: 0 within the bound; outside it x, which softshrink moves towards 0 by the bound."""
     sign = x.sign()
-    outside = comparison(Operation(aten.gt.Scalar, operation.context), times(x, sign), bound)
+    outside = comparison(Operation(aten.gt.Scalar, operation.context), times_constant(x, sign), bound)
     if operation.name == "softshrink":
-        x = add(x, constant(sign * bound), -1)
-    return choose(outside, x, series(0.0, x))
+        x = add(x, constant_series(sign * bound), -1)
+    return choose(outside, x, as_series(0.0, x))
 
 
 @rule("threshold")

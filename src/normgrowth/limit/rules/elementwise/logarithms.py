@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import LOG_C, multiplied, plus, times
+from normgrowth.limit.exponentials import LOG_C, multiplied, plus, times_constant
 from normgrowth.limit.power_series import (
     ZERO,
     Series,
     Term,
     combine,
-    constant,
+    constant_series,
     from_parts,
     highest,
     product,
     without_zeros,
 )
-from normgrowth.limit.rules.arithmetic import add, series, summed
+from normgrowth.limit.rules.arithmetic import add, as_series, sum_of_series
 from normgrowth.limit.rules.attention.softmax import distribution
 from normgrowth.limit.rules.elementwise.activations import (
     Asymptotes,
@@ -55,7 +55,9 @@ def exponential(operation: Operation, x: Series) -> Series:
     rate = math.log(2) if operation.name == "exp2" else 1.0
     part = tail(x, 1.0, 0.0, rate)
     if x.exponential is not None:  # exp(x + α) = exp(x) + exp(x) α
-        slope = add(found, series(1.0, found)) if operation.name == "expm1" else times(found, rate)
+        slope = (
+            add(found, as_series(1.0, found)) if operation.name == "expm1" else times_constant(found, rate)
+        )
         part = plus(part, multiplied(x.exponential, slope), found.shape)
     return replace(found, exponential=part, lost=(x.lost and not all_grow(x)) or refusal is not None)
 
@@ -81,7 +83,7 @@ def raised(operation: Operation, x: Any, exponent: Any) -> Series:
     base = None if isinstance(x, Series) else torch.as_tensor(x)
     if base is None or not isinstance(exponent, Series) or bool((base <= 0).any()):
         raise operation.refuse("an exponent that varies needs a base that is constant and positive")
-    rate = series(base.to(exponent.top.value.dtype).log())
+    rate = as_series(base.to(exponent.top.value.dtype).log())
     exp = Operation(aten.exp.default, operation.context, arguments=operation.arguments)
     return exponential(exp, product(torch.mul, exponent, rate, operation.orders))
 
@@ -120,7 +122,7 @@ def logarithm(operation: Operation, x: Series) -> Series:
     if decay.at(LOG_C) is not None:  # log(c^k exp(-d)) = k log c - d, of which the logarithm is left out
         powers = [term for term in decay.terms if term.degree != LOG_C]
         decay = without_zeros(powers, highest(decay.rest, LOG_C))
-    inside = add(times(decay, -unit), Series((Term(ZERO, operation(x.exponential.weight), 0),)))
+    inside = add(times_constant(decay, -unit), Series((Term(ZERO, operation(x.exponential.weight), 0),)))
     zeros = torch.zeros_like(level)
     outside = Series((Term(ZERO, torch.where(gone, zeros, found.top.value), x.sources),), below)
     return combine(lambda a, b: torch.where(gone, a, b), inside.only(gone), outside, moves=True)
@@ -135,7 +137,7 @@ def _near_one(operation: Operation, x: Series, found: Series, unit: float) -> Se
         operation.context.cancelled[operation.context.module] += int(ones.sum())
         return found
     lower = Series(x.terms[1:], highest(x.rest, 2 * x.terms[1].degree))
-    return combine(lambda a, b: torch.where(ones, a, b), times(lower, unit), found, moves=True)
+    return combine(lambda a, b: torch.where(ones, a, b), times_constant(lower, unit), found, moves=True)
 
 
 @rule("log1p")
@@ -145,7 +147,7 @@ def logarithm_beside_one(operation: Operation, x: Series) -> Series:
     if growing_elements(x) is None and (level is None or not bool((level == -1).any())):
         return smooth(operation, x)
     log = Operation(aten.log.default, operation.context, arguments=operation.arguments)
-    return logarithm(log, add(x, series(1.0, x)))
+    return logarithm(log, add(x, as_series(1.0, x)))
 
 
 @rule("logsumexp", "special_logsumexp")
@@ -169,15 +171,15 @@ def _log_sum_of_rows(operation: Operation, x: Series) -> Series:
         level = torch.zeros_like(x.top.value) if level is None else level
         most = level.amax(-1, keepdim=True)
         most = torch.where(most.isfinite(), most, torch.zeros_like(most))
-        shifted = exponential(exp, add(x, constant(most), -1))
+        shifted = exponential(exp, add(x, constant_series(most), -1))
         found = logarithm(log, shifted.map(lambda value: value.sum(-1, keepdim=True)))
-        return summed(operation, found, constant(most)).map(lambda value: value.squeeze(-1))
+        return sum_of_series(operation, found, constant_series(most)).map(lambda value: value.squeeze(-1))
     shares = distribution(operation, x, -1)
     share = shares.top.value
     winner = share.argmax(-1, keepdim=True)
     several = -share.gather(-1, winner).squeeze(-1).log()
     count = Series((Term(ZERO, several, shares.sources),), shares.rest)
-    found = summed(operation, _largest(x, winner, share), count)
+    found = sum_of_series(operation, _largest(x, winner, share), count)
     return replace(found, lost=True)
 
 
@@ -197,9 +199,9 @@ def _largest(x: Series, winner: Tensor, share: Tensor) -> Series:
 @rule("logaddexp", "logaddexp2")
 def log_sum_of_two(operation: Operation, a: Any, b: Any) -> Series:
     unit = math.log(2) if operation.name == "logaddexp2" else 1.0
-    a, b = (times(series(x), unit) for x in (a, b))
+    a, b = (times_constant(as_series(x), unit) for x in (a, b))
     both = combine(lambda x, y: torch.stack(torch.broadcast_tensors(x, y), -1), a, b, moves=True)
-    return times(_log_sum_of_rows(operation, both), 1 / unit)
+    return times_constant(_log_sum_of_rows(operation, both), 1 / unit)
 
 
 @rule("logit")
@@ -208,4 +210,4 @@ def log_odds(operation: Operation, x: Series, eps: float | None = None) -> Serie
     if eps is not None:
         raise operation.refuse("no rule for logit with eps; clamp first")
     log = Operation(aten.log.default, operation.context, arguments=operation.arguments)
-    return summed(operation, logarithm(log, x), logarithm(log, add(series(1.0, x), x, -1)), -1)
+    return sum_of_series(operation, logarithm(log, x), logarithm(log, add(as_series(1.0, x), x, -1)), -1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import leading_values, nothing, of_product, ratio, times
+from normgrowth.limit.exponentials import leading_values, nothing, of_product, ratio, times_constant
 from normgrowth.limit.power_series import (
     Exponential,
     Series,
@@ -19,19 +19,19 @@ from normgrowth.limit.power_series import (
     all_nonzero,
     by_element,
     combine,
-    constant,
-    finished,
+    constant_series,
     highest,
     product,
+    with_all_orders,
 )
-from normgrowth.limit.rules.arithmetic import add, series, shortened
+from normgrowth.limit.rules.arithmetic import add, as_series, shortened_series
 
 
 def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series:
     """(c^k v)^p = c^(kp) v^p, with lower orders from the binomial series."""
     p = _rational(exponent)
     if p == 0:
-        return series(torch.ones_like(x.top.value))
+        return as_series(torch.ones_like(x.top.value))
     if p < 0 and x.zero and not x.lost and x.exponential is None:
         raise operation.refuse("division by an exact zero")
     count_cancelled(operation, x, p < 0)
@@ -79,7 +79,7 @@ def expanded(operation: Operation, x: Series, found: Series, derivative: Callabl
         slope = Series((Term(found.top.degree - n * x.top.degree, derivative(n), x.top.sources),))
         total = add(total, product(torch.mul, slope, powers, operation.orders))
     rest = highest(total.rest, found.top.degree + operation.orders * first)
-    return shortened(Series(total.terms, rest), operation.orders)
+    return shortened_series(Series(total.terms, rest), operation.orders)
 
 
 def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
@@ -117,8 +117,8 @@ def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None 
     if rounding_mode is not None:
         raise operation.refuse("no rule for division with rounding")
     if not isinstance(b, Series):
-        return times(a, 1 / b)
-    a, b = finished(series(a, b)), finished(b)
+        return times_constant(a, 1 / b)
+    a, b = with_all_orders(as_series(a, b)), with_all_orders(b)
     gone = b.vanishes() if b.lost or b.exponential is not None else None
     if gone is not None and bool(gone.any()):
         return _divided_by_vanishing(operation, a, b, gone)
@@ -129,7 +129,7 @@ def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None 
 def _divided_by_vanishing(operation: Operation, a: Series, b: Series, gone: Tensor) -> Series:
     """The ratio where divisor and dividend are both smaller than any power of c."""
     one = torch.ones_like(b.top.value)
-    safe = combine(lambda x, y: torch.where(gone, y, x), replace(b, exponential=None), constant(one))
+    safe = combine(lambda x, y: torch.where(gone, y, x), replace(b, exponential=None), constant_series(one))
     found = product(torch.mul, a, power(operation, safe, -1), operation.orders)
     if b.exponential is None:
         operation.context.unranked += int(gone.sum())

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import times
+from normgrowth.limit.exponentials import times_constant
 from normgrowth.limit.power_series import Series, product
-from normgrowth.limit.rules.arithmetic import series, summed
+from normgrowth.limit.rules.arithmetic import as_series, sum_of_series
 from normgrowth.limit.rules.comparisons import extreme
 from normgrowth.limit.rules.elementwise.powers import division, power
 
@@ -31,7 +31,7 @@ def length(operation: Operation, x: Series, order: float, dims: list[int], keepd
 
     if order == 2 and not x.top.value.is_complex():
         return power(operation, total(product(torch.mul, x, x, operation.orders)), 0.5)
-    size = modulus(operation, x) if x.top.value.is_complex() else times(x, x.sign())
+    size = modulus(operation, x) if x.top.value.is_complex() else times_constant(x, x.sign())
     if order == 0:
         return (size.sign() != 0).sum(dims, keepdim=keepdim).to(size.top.value.dtype)
     if math.isinf(order):
@@ -48,9 +48,9 @@ def modulus(operation: Operation, x: Series) -> Series:
 @rule("_cdist_forward")
 def distances(operation: Operation, a: Any, b: Any, order: float, *_: Any) -> Any:
     """Distances between all rows of a and all rows of b."""
-    a = series(a).move(lambda value: value.unsqueeze(-2))
-    b = series(b).move(lambda value: value.unsqueeze(-3))
-    return length(operation, summed(operation, a, b, -1), float(order), [-1])
+    a = as_series(a).move(lambda value: value.unsqueeze(-2))
+    b = as_series(b).move(lambda value: value.unsqueeze(-3))
+    return length(operation, sum_of_series(operation, a, b, -1), float(order), [-1])
 
 
 @rule("_euclidean_dist")
@@ -61,7 +61,7 @@ def euclidean_distances(operation: Operation, a: Any, b: Any) -> Any:
 @rule("_weight_norm_interface")
 def weight_norm(operation: Operation, direction: Any, size: Any, dim: int = 0) -> tuple[Any, Any]:
     """size · direction / |direction|, with the norm over all dimensions but one."""
-    direction, size = series(direction), series(size)
+    direction, size = as_series(direction), as_series(size)
     others = [d for d in range(len(direction.shape)) if d != dim]
     lengths = length(operation, direction, 2.0, others, keepdim=True)
     factor = division(operation, size, lengths)

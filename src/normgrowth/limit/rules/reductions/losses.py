@@ -6,7 +6,7 @@ import torch
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.power_series import Series, product
-from normgrowth.limit.rules.arithmetic import series, summed
+from normgrowth.limit.rules.arithmetic import as_series, sum_of_series
 
 REDUCTIONS = {0: lambda value: value, 1: torch.mean, 2: torch.sum}  # as ATen numbers them
 
@@ -22,5 +22,5 @@ def negative_log_likelihood(operation: Operation, x: Any, *args: Any, **kwargs: 
 
 @rule("mse_loss")
 def squared_error(operation: Operation, x: Any, target: Any, reduction: int = 1) -> Series:
-    away = summed(operation, series(x), series(target), -1)
+    away = sum_of_series(operation, as_series(x), as_series(target), -1)
     return product(torch.mul, away, away, operation.orders).map(REDUCTIONS[reduction])

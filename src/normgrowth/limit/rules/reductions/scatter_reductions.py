@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.power_series import Series, combine
-from normgrowth.limit.rules.arithmetic import series
+from normgrowth.limit.rules.arithmetic import as_series
 from normgrowth.limit.rules.comparisons import ranks
 from normgrowth.limit.rules.data_movement import choose
 
@@ -23,7 +23,7 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Series:
-    x, source = series(x), series(source)
+    x, source = as_series(x), as_series(source)
     if reduce in ("sum", "mean"):  # jointly linear in both arguments
 
         def reduced(a: Tensor, b: Tensor) -> Tensor:
