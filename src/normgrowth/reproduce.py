@@ -23,6 +23,7 @@ def reproduce(
     scale: "Scale" = "demo",
     only: "Sequence[str]" = (),
     data: "Path | str | None" = None,
+    text: "Path | str | None" = None,
     t5: "Path | str | None" = None,
     engine: "Engine | None" = None,
     progress: "Progress | None" = None,
@@ -32,9 +33,11 @@ def reproduce(
 
     out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses embedded
     data and takes minutes, "paper" trains models of the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2")
-    or "table1" (default: all). data: a folder with `penn`, `wikitext-2` or both. t5: checkpoints of T5 or the output
-    folder of their trace, on which the claims of Figures 1 and 5 are judged instead of the published points. engine:
-    trains the models (default: one process per core). overwrite: replace a reproduction with another scale or corpus.
+    or "table1" (default: all). data: a folder with `penn`, `wikitext-2` or both. text: a file with a sentence per line,
+    on which Figure 2 is measured (default: `brown.txt` in the folder data, else Python's documentation). t5:
+    checkpoints of T5 or the output folder of their trace, on which the claims of Figures 1 and 5 are judged instead of
+    the published points. engine: trains the models (default: one process per core). overwrite: replace a reproduction
+    with another scale or corpus.
     """
     from pathlib import Path
 
@@ -44,13 +47,14 @@ def reproduce(
     from normgrowth.paper.paper_figures import draw_figures
     from normgrowth.paper.reproduction_page import write_page
     from normgrowth.paper.run_stages import judged, run_stages, select, settings_of, stage_keys
-    from normgrowth.paper.stages.stage import demo_corpus
+    from normgrowth.paper.stages.stage import demo_corpus, sentences_file
     from normgrowth.paper.t5_series import PublishedT5, traced_t5
     from normgrowth.workspace import Workspace
 
     claims, needed = select(only)
     corpora = Path(data) if data else None
-    settings = settings_of(scale, corpora)
+    read = sentences_file(Path(text) if text else None, corpora)
+    settings = settings_of(scale, corpora, read)
     request = {"scale": scale, "corpus": demo_corpus(corpora)[0] if scale == "demo" else "paper"}
     with (
         Workspace.open(out, "reproduction", request, overwrite=overwrite) as workspace,
@@ -62,7 +66,7 @@ def reproduce(
             return kept
         stages = workspace.folder / "stages"
         series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
-        outcomes, stored = run_stages(needed, settings, scale, stages, on, corpora, progress)
+        outcomes, stored = run_stages(needed, settings, scale, stages, on, corpora, read, progress)
         evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed}, series)
         result = judged(evidence, claims, outcomes, scale=scale, only=tuple(only))
         workspace.save(result)

@@ -1,5 +1,7 @@
 """Corpora: the paper's preparation, rows that predict each token once, batches that waste nothing."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,6 +43,13 @@ def test_wikitext_without_headings_has_three_unseen_words(data):
     assert corpus.positions == 700
     assert [len(getattr(corpus, part)) for part in PARTS] == [17_556, 1_841, 2_183]
     assert any("test: 3 words absent from training" in note for note in corpus.notes)
+    words = [
+        [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        for path in (Path(data) / "wikitext-2" / f"{part}.txt" for part in ("train", "test"))
+    ]
+    trained, tested = ([word for line in part if line[0] != "=" for word in line] for part in words)
+    known = set(trained)
+    assert (len(tested), sum(word not in known for word in tested)) == (235_845, 5)
     first = {words_of(corpus, row)[1] for part in PARTS for row in getattr(corpus, part)}
     assert "=" not in first
 

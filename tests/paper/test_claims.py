@@ -133,6 +133,7 @@ def test_models_that_do_not_decide():
         ("conversion", {"converted": 0.0, "saturated": 0.0}),
         ("conversion", {"models": 0.0}),
         ("heads-local", {"local": 0.0, "layers": 4.0}),
+        ("heads-bimodal", {"at_one": 1.0, "at_all": 0.0, "published_largest": 41.9}),
         ("saturation-growth", {"p_value": 0.2, "sign_p": 0.06}),
     ):
         assert CLAIMS[name](**(EXAMPLES[name][0] | change)).judge().verdict == NOT_SHOWN

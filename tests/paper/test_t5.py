@@ -28,10 +28,25 @@ def test_what_is_derived_has_the_published_features():
     assert np.argmax(alignment) == 2
     assert alignment[-2] == pytest.approx(0.03, abs=0.005)
     size = records.series("step_size")[1]
+    assert size[:2] == pytest.approx([342, 391], abs=1)
+    assert size[:-1].min() == pytest.approx(292, abs=1)
+    assert np.argmin(size[:-1]) == 12
     assert size.max() == pytest.approx(391, abs=1)
     assert size[-2] == pytest.approx(320, abs=1)
     assert size[-1] == pytest.approx(291, abs=1)
     assert records.series("total_share_steps")[1][-1] == pytest.approx(0.56, abs=0.005)
+
+
+def test_t5_base_has_220_million_parameters():
+    """Without weights: on the meta device. The embedding is shared by both stacks."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.T5Config(d_model=768, num_layers=12, num_heads=12, d_ff=3072)
+    with torch.device("meta"):
+        model = transformers.T5Model(config)
+    counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    assert round(sum(counts.values()), -6) == 223_000_000
+    blocks = sum(count for name, count in counts.items() if ".block." in name)
+    assert round(blocks, -6) == 198_000_000
 
 
 def test_it_can_be_drawn_with_a_law_and_laid_over(tmp_path, capsys):

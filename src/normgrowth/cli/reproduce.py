@@ -23,6 +23,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--only", type=several(str, "fig2,table1"), default=(), metavar="NAME,NAME", help=text
     )
     parser.add_argument("--data", metavar="DIR", help="folder with the corpora penn or wikitext-2, or both")
+    text = "file with a sentence per line for Figure 2 [brown.txt in --data, else Python's documentation]"
+    parser.add_argument("--text", metavar="FILE", help=text)
     text = "judge Figures 1 and 5 on these checkpoints of T5, or on the output folder of their trace"
     parser.add_argument("--t5", metavar="SOURCE", help=text)
     parser.add_argument(
@@ -51,6 +53,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
             scale=arguments.scale,
             only=arguments.only,
             data=arguments.data,
+            text=arguments.text,
             t5=arguments.t5,
             engine=engine,
             progress=progress,

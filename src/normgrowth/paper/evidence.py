@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
 from normgrowth.lab.run import CorpusSummary
+from normgrowth.lab.settings import DECAY
 from normgrowth.network.behavior.result import Behavior, NetworkBehavior
 from normgrowth.network.heads.result import Heads
 from normgrowth.paper.t5_series import PublishedT5, T5Series
 from normgrowth.records import Records
+from normgrowth.schedules import Schedule
 from normgrowth.serialization.json_types import converted
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
@@ -63,7 +66,7 @@ class Evidence:
         if stage == "scaling":
             return f"{len(self.scaling.networks)} random networks, scaled here"
         if stage == "pretrained":
-            return f"weights of {', '.join(self.pretrained)}"
+            return f"weights of {', '.join(self.pretrained)}; sentences of {self.sentences_read}"
         if stage == "decay":
             return f"a grid with {len(self.decay.learning_rates)} learning rates, trained here"
         return self.language_models.described()
@@ -93,6 +96,14 @@ class Evidence:
     @cached_property
     def pretrained(self) -> "dict[str, Levels]":
         return _levels(self.stored_of("pretrained").records)
+
+    @cached_property
+    def sentences_read(self) -> str:
+        """The name of the text in the stage `pretrained`."""
+        from normgrowth.network.saturation.result import Saturation
+
+        known = Saturation.from_stored(self.stored_of("pretrained")).models.values()
+        return ", ".join(dict.fromkeys(Path(one.text.source.partition(",")[0]).name for one in known))
 
     @cached_property
     def language_models(self) -> "TrainedModels":
@@ -259,11 +270,26 @@ class ModelSettings:
     corpus: str
     seed: int
     schedule: str = "constant"
+    lr: float | None = None
+    warmup: int = 0
+    hold: int = 0
+    weight_decay: float | None = None
     include: str | None = None
     layers: int | None = None
     width: int | None = None
     batch: int | None = None
     epochs_trained: float | None = None  # passes over the training part, computed from the number of steps
+
+    @property
+    def rate(self) -> Schedule | None:
+        """The learning rates; None if they are unknown, or depend on the number of steps."""
+        if self.lr is None or self.schedule not in ("constant", "inverse_sqrt"):
+            return None
+        return Schedule(self.schedule, self.lr, warmup=self.warmup, hold=self.hold)
+
+    @property
+    def decay(self) -> float:
+        return DECAY.get(self.optimizer, 0.0) if self.weight_decay is None else self.weight_decay
 
 
 @dataclass(frozen=True)
@@ -302,7 +328,8 @@ class LanguageModelFields:
 class TrainedModel:
     """One language model. frequency_loss: the loss of word frequencies on its development part, NaN if unknown.
 
-    layers, width, epochs: its size and the length of its training; None in records of earlier versions.
+    layers, width, epochs: its size and the length of its training; None in records of earlier versions. rate: its
+    learning rates, None if they are unknown.
     """
 
     name: str
@@ -316,6 +343,8 @@ class TrainedModel:
     layers: int | None
     width: int | None
     epochs: float | None
+    rate: Schedule | None
+    weight_decay: float
     measured: Records  # evaluations and tracker
     trace: Trace  # of its checkpoints
     heads: Heads  # of its checkpoints
@@ -429,6 +458,8 @@ class TrainedModels:
                     layers=settings.layers,
                     width=settings.width,
                     epochs=settings.epochs_trained,
+                    rate=settings.rate,
+                    weight_decay=settings.decay,
                     frequency_loss=corpus.frequency_loss if corpus else nan,
                     measured=records.where(run=name),
                     trace=Trace(records=records.where(run=f"{name}, checkpoints"), source=name),

@@ -12,6 +12,7 @@ from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.paper.published.figure4 import figure4
+from normgrowth.paper.stages.pretrained_models import AS_PUBLISHED
 from normgrowth.paper.t5_series import TracedT5
 from normgrowth.records import Records
 from normgrowth.report.figures.heads import positions as head_positions
@@ -38,6 +39,11 @@ class PaperFigure:
     needs: tuple[str, ...]
     draw: "Callable[[Evidence], Figure | None]"
     overlay: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> str:
+        """The name in titles: "2", or "2, as published"."""
+        return self.name.removeprefix("fig").replace("-", ", ", 1).replace("-", " ")
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -74,6 +80,16 @@ def _heads(evidence: Evidence) -> "Figure | None":
     return head_positions(own, published=figure3(PENN_WINDOW))
 
 
+def _saturation(evidence: Evidence, *, as_published: bool) -> "Figure | None":
+    result = Saturation.from_stored(evidence.stored_of("pretrained"))
+    runs = [run for run in result.models if run.endswith(AS_PUBLISHED) == as_published]
+    if not runs:
+        return None
+    records = Records.joined([result.records.where(run=run) for run in runs])
+    own = replace(result, records=records, models={run: result.models[run] for run in runs})
+    return saturation_levels(own, published=figure2())
+
+
 FIGURES: dict[str, PaperFigure] = {
     figure.name: figure
     for figure in (
@@ -88,9 +104,13 @@ FIGURES: dict[str, PaperFigure] = {
             "fig2",
             "Saturation of trained and random networks",
             ("pretrained",),
-            lambda evidence: saturation_levels(
-                Saturation.from_stored(evidence.stored_of("pretrained")), published=figure2()
-            ),
+            lambda evidence: _saturation(evidence, as_published=False),
+        ),
+        PaperFigure(
+            "fig2-as-published",
+            "Saturation as the authors' script measures it: stack, layers and mode",
+            ("pretrained",),
+            lambda evidence: _saturation(evidence, as_published=True),
         ),
         PaperFigure(
             "fig3",

@@ -18,7 +18,7 @@ def write_page(folder: Path, result: Reproduction, drawn: Sequence[Path] = ()) -
         figure = FIGURES[path.stem]
         judged = [claim for claim in result.claims if claim.figure == figure.name]
         said = " ".join(f"{claim.id}: {claim.verdict}. {claim.reason}" for claim in judged)
-        title = f"Figure {figure.name.removeprefix('fig')}: {figure.title}"
+        title = f"Figure {figure.number}: {figure.title}"
         pictures.append(Picture(figure.name, title, f"{figure.title}. {said}", path.read_bytes()))
     return write_content(
         content_of(collect([folder]), pictures=pictures),

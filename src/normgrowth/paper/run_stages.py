@@ -43,13 +43,16 @@ def run_stages(
     folder: Path,
     engine: Engine,
     data: Path | None = None,
+    text: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[StageOutcome], dict[str, StoredResult]]:
     """The outcomes of the needed stages, and the results of those that did not fail."""
     outcomes: list[StageOutcome] = []
     stored: dict[str, StoredResult] = {}
     for name in (name for name in STAGES if name in needed):
-        outcome, found = run_stage(STAGES[name], settings[name], scale, folder / name, engine, data, progress)
+        outcome, found = run_stage(
+            STAGES[name], settings[name], scale, folder / name, engine, data, text, progress
+        )
         outcomes.append(outcome)
         if found is not None:
             stored[name] = found
@@ -93,9 +96,11 @@ def _table1(evidence: Evidence) -> tuple[TableRow, ...]:
     )
 
 
-def settings_of(scale: Scale, data: Path | None) -> dict[str, StageSettings]:
+def settings_of(scale: Scale, data: Path | None, text: Path | None = None) -> dict[str, StageSettings]:
     """The settings of each stage. In the demo, a folder of corpora replaces the embedded corpus."""
     found = {name: stage.settings[scale] for name, stage in STAGES.items()}
+    if text is not None:
+        found = {name: settings.with_text(text) for name, settings in found.items()}
     if scale == "demo" and data is not None:
         corpus = demo_corpus(data)
         found = {name: settings.with_corpus(*corpus) for name, settings in found.items()}
@@ -109,6 +114,7 @@ def run_stage(
     folder: Path,
     engine: Engine,
     data: Path | None = None,
+    text: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[StageOutcome, StoredResult | None]:
     """The result of a stage: read from its folder if version and settings are unchanged, else computed."""
@@ -126,7 +132,7 @@ def run_stage(
         folder.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         # Parts of another version or other settings are kept, but not used.
-        context = StageContext(folder / f"work-{key[:8]}", engine, data, told)
+        context = StageContext(folder / f"work-{key[:8]}", engine, data, text, told)
         made = stage.run(context, settings)
         # A kill between the two writes must not leave records under another key.
         (folder / KEY).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from normgrowth.errors import InputError
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.t5_stacks import Stack, StackSums, Sums, t5_sums
 from normgrowth.paper.published.tables import Column, published
-from normgrowth.records import Records
+from normgrowth.records import Matrix, Records
 from normgrowth.results import load
 from normgrowth.stored_result import has_records
 from normgrowth.trace import trace
@@ -33,9 +33,10 @@ class T5Series(ABC):
 
     def data_of(self, published_source: str) -> str:
         """The data behind a claim whose published numbers have this source."""
-        return (
-            self.source or published_source if published_source in (FIGURE_1, FIGURE_5) else published_source
-        )
+        found = published_source
+        for figure in (FIGURE_1, FIGURE_5):
+            found = found.replace(figure, self.source or figure)
+        return found
 
     @property
     @abstractmethod
@@ -48,6 +49,13 @@ class T5Series(ABC):
     @abstractmethod
     def encoder_norms(self) -> dict[int, Mapping[str, Column]]:
         """The columns `step` and `norm` of each encoder layer."""
+
+    def encoder_matrix(self) -> Matrix:
+        """The norms of the encoder's layers, with layers counted from 0."""
+        layers = self.encoder_norms()
+        values = np.stack([own["norm"] for own in layers.values()], axis=1)
+        names, numbers = [f"encoder.{number - 1}" for number in layers], [number - 1 for number in layers]
+        return Matrix(names, [*numbers], next(iter(layers.values()))["step"], values)
 
     @abstractmethod
     def cosines(self) -> tuple[Column, Column]:

@@ -14,7 +14,7 @@ from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
 from normgrowth.paper.claims.t5_growth import listed
 from normgrowth.paper.claims.trained_models import local_exponents
 from normgrowth.paper.evidence import Evidence, MissingEvidence, TrainedModel
-from normgrowth.paper.published.figure1 import SCHEDULE, t5_trace
+from normgrowth.paper.published.figure1 import SCHEDULE
 
 APART = 0.1  # least difference of exponents that depend heavily on the schedule
 DEFAULT_RATE, DEFAULT_DECAY = 1e-3, 1e-2  # PyTorch's AdamW
@@ -28,7 +28,7 @@ class MisalignedDynamics(Claim):
 
     id, where = "dynamics", "§5.3, §5.4, §E"
     statement = "With η = 1/√t, aligned dynamics give exp(√t) and misaligned ones √t."
-    published, source = "derivation", "text"
+    published, source = "derivation", "text; T5 published (Figure 1)"
     scope = "the derivation for any κ, and T5's published norms and steps between checkpoints"
     would_change = "κ of T5's single optimizer steps."
     power: float = number("misaligned, κ = 1: norm as t to the power")
@@ -39,8 +39,8 @@ class MisalignedDynamics(Claim):
     t5_aligned: float = number("T5: log10 of where aligned dynamics end")
 
     @classmethod
-    def measure(cls, _: Evidence) -> Self:
-        t5 = dynamics(t5_trace(), SCHEDULE)
+    def measure(cls, evidence: Evidence) -> Self:
+        t5 = dynamics(evidence.t5.records, SCHEDULE)
         assert t5.aligned is not None
         assert t5.misaligned is not None
         return cls(

@@ -214,9 +214,7 @@ class DirectionConverges(Claim):
         return cls(found.q, found.low, found.high, float(np.degrees(found.total[-1])))
 
     def judge(self) -> Ruling:
-        told = (
-            f"The squared angle of an interval falls as t^−{self.q:.2f} [{self.q_low:.2f}, {self.q_high:.2f}]"
-        )
+        told = f"The squared angle per step falls as t^−{self.q:.2f} [{self.q_low:.2f}, {self.q_high:.2f}]"
         if self.q_low > 2:
             return holds(f"{told}: the angles have a finite sum.")
         if self.q_high < 0:

@@ -143,8 +143,11 @@ class LiteralLimit(Discrepancy):
     """The degree of the paper's encoder, and the distance of f(x; cθ)/cᵏ from its limit at c = 10⁴."""
 
     id, where, needs = "definition-1", "Definition 1", ("theory",)
-    stated = "The saturated network is the limit of f(x; cθ)."
-    correct = "For k > 0, f(x; cθ) diverges as cᵏ. f(x; cθ)/cᵏ converges; the paper compares its direction."
+    stated = "The saturated network is the limit of f(x; cθ), undefined where there is none."
+    correct = (
+        "For k > 0, f(x; cθ) diverges as cᵏ: the saturated network of an encoder would be undefined. f(x; cθ)/cᵏ "
+        "converges; the paper compares its direction."
+    )
     degree: float = number("k of the paper's encoder")
     away: float = number("largest relative distance of f(x; cθ)/cᵏ from its limit")
 

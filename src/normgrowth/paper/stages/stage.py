@@ -21,6 +21,7 @@ from normgrowth.engine import Engine
 from normgrowth.errors import InputError
 from normgrowth.stored_result import SIDECAR, StoredResult
 
+BROWN = "brown.txt"
 Scale = Literal["demo", "paper"]
 Progress = Callable[
     [int, int, str], None
@@ -38,14 +39,22 @@ class StageSettings:
         del corpus, min_count
         return self
 
+    def with_text(self, text: Path) -> Self:
+        """The settings for another file of sentences. Most stages read none."""
+        del text
+        return self
+
 
 @dataclass(frozen=True)
 class StageContext:
-    """The inputs of a running stage. folder: its working folder, kept between calls."""
+    """The inputs of a running stage. folder: its working folder, kept between calls. data: the corpora. text: a file of
+    sentences for Figure 2.
+    """
 
     folder: Path
     engine: Engine
     data: Path | None = None
+    text: Path | None = None
     progress: Progress | None = None
 
     def cached(self, name: str, make: Callable[[], StoredResult]) -> StoredResult:
@@ -89,6 +98,14 @@ class Stage(Generic[S]):
             "scale": scale,
             "settings": asdict(settings),
         }
+
+
+def sentences_file(text: Path | None, data: Path | None) -> Path | None:
+    """The sentences of Figure 2: a given file, or the Brown corpus in the folder of corpora, or None."""
+    brown = None if data is None else data / BROWN
+    if text is None and brown is not None and brown.is_file():
+        return brown
+    return text
 
 
 def demo_corpus(data: Path | None) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Figures of dynamics: predicted and measured norms, alignment, the budget, and which steps make the norm grow."""
+"""Figures of dynamics: norms of checkpoints and as predicted, alignment, budget, and which steps make the norm grow."""
 
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,13 @@ COLORS = {"aligned": BLUE, "misaligned": ORANGE}
 FAR = 1.5  # times the largest measured norm: larger predictions are cut, since they would hide the measured growth
 
 
-@drawing("Norms as measured and as predicted")
+@drawing("Norms of the checkpoints and as predicted")
 def figure_prediction(d: Dynamics) -> "Figure | None":
     """The measured norm, and the predictions of both models."""
     if d.aligned is None or d.misaligned is None:
         return None
     figure, ax = _axes(d)
-    line(ax, d.steps, np.array(d.norms), color=INK, label="measured")
+    line(ax, d.steps, np.array(d.norms), color=INK, label="checkpoints")
     highest = FAR * np.nanmax(d.norms)
     for fit in (d.misaligned, d.aligned):
         predicted = np.array(fit.predicted)
@@ -102,7 +102,7 @@ def figure_plane(d: Dynamics) -> "Figure | None":
     ax.set_xlim(at[0], at[-1])
     ax.set_xlabel("step size ‖δ‖ between checkpoints")
     ax.set_ylabel("⟨θ, δ⟩")
-    ax.set_title(label(f"{d.run}: {d.name}"), parse_math=False)
+    ax.set_title(_title(d), parse_math=False)
     ax.legend()
     value_axis(ax)
     figure.colorbar(points, ax=ax, label="training step", pad=0.02, format="{x:,.0f}")
@@ -117,11 +117,15 @@ FIGURES = {
 }
 
 
+def _title(d: Dynamics) -> str:
+    return label(d.run if d.level == "model" else f"{d.run}: {d.name}")
+
+
 def _axes(d: Dynamics) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 3.0))
     ax: Axes = figure.subplots()
-    ax.set_title(label(f"{d.run}: {d.name}"), parse_math=False)
+    ax.set_title(_title(d), parse_math=False)
     step_axis(ax, d.steps)
     return figure, ax

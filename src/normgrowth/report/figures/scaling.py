@@ -47,7 +47,7 @@ def curves(result: Scaling, published: Scaling | None = None) -> "Figure":
             if group.kind == kind:
                 look = {"marker": "o" if group.bias else "s", "markersize": 3.2, "linestyle": ""}
                 look |= {"markerfacecolor": "none", "markeredgecolor": GRAY, "markeredgewidth": 0.8}
-                name = f"published as {'with biases' if group.bias else 'without'}"
+                name = f"published as {'with' if group.bias else 'without'} biases"
                 top.plot(group.scales, group.mean("cosine_flattened"), label=name, zorder=1, **look)
         top.set_title(TITLES.get(kind, label(kind)), parse_math=False)
         top.set_xscale("log")
@@ -68,7 +68,7 @@ def _draw_group(
 ) -> None:
     values = group.of(quantity)
     color = RED if group.bias else INK
-    name = {None: "last state", True: "measured, with biases", False: "measured, without"}[group.bias]
+    name = {None: "last state", True: "measured, with biases", False: "measured, without biases"}[group.bias]
     line(ax, x, middle(values, axis=0), color=color, label=name, marker="", zorder=3)
     if len(values) > 1:
         ax.fill_between(x, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0, zorder=2)

@@ -99,7 +99,8 @@ def _edges(ax: "Axes", found: SweepGrid, x: Any, y: Any) -> None:
     if optimizer in DECOUPLED and scaled and (LEAST / x > y[0]).any():
         ax.plot(x, LEAST / x, color=GRAY, linestyle=":", linewidth=1.2)
         said = "below the dotted line, float32 rounds decay away"
-        ax.text(0.015, 0.015, said, transform=ax.transAxes, color=GRAY, fontsize=6.5)
+        under = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
+        ax.text(0.015, 0.02, said, transform=ax.transAxes, color=INK, fontsize=6.5, bbox=under)
     if default and default[1] > 0:
         ax.plot(
             *(

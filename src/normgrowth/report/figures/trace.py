@@ -266,7 +266,8 @@ def _over_steps(
                 ax.axhline(0, color=GRAY, linewidth=0.6, zorder=0)
     axes[0, 0].set_title(label(model_title(trace.selection)), parse_math=False)
     for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
-        ax.set_title(f"{label(stack)}, by layer" if columns > 2 else "by layer", parse_math=False)
+        whose = stack if columns > 2 else grids.run if others else ""
+        ax.set_title(f"{label(whose)}, by layer" if whose else "by layer", parse_math=False)
     for ax in axes[-1]:
         scale.axis(ax, grids)
     if columns > 1:

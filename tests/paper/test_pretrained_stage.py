@@ -1,0 +1,138 @@
+"""The stage `pretrained`: the text of Figure 2, both stacks of T5, and the form of the authors' script."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from normgrowth.engine import Threads
+from normgrowth.errors import InputError
+from normgrowth.network.saturation.result import Saturation
+from normgrowth.paper import run_stages as paper
+from normgrowth.paper.claim import judge
+from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.run_stages import settings_of
+from normgrowth.paper.stages.pretrained_models import PRETRAINED, Pretrained
+from normgrowth.records import Block, Records
+from normgrowth.reproduce import reproduce
+from normgrowth.saturation import saturation
+from normgrowth.stored_result import StoredResult
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SENTENCES = ["the jury said no evidence was found", "it praised the city of Atlanta", "merger proposed"]
+
+
+@pytest.fixture
+def brown(tmp_path):
+    path = tmp_path / "brown.txt"
+    path.write_text("\n".join(SENTENCES), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def t5(tmp_path):
+    """The folder of a small T5 with random weights, which its name does not tell."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0
+    )
+    torch.manual_seed(0)
+    transformers.T5Model(config).save_pretrained(tmp_path / "t5")
+    return str(tmp_path / "t5")
+
+
+@pytest.fixture
+def run(tmp_path, t5, monkeypatch):
+    settings = Pretrained(models=(t5,), sentences=2, as_published=True)
+    stage = replace(PRETRAINED, settings={"demo": settings, "paper": settings})
+    monkeypatch.setattr(paper, "STAGES", {"pretrained": stage})
+
+    def measured(**options):
+        with closing(Threads(1)) as engine:
+            found = reproduce(
+                tmp_path / "out", only=["saturation-pretrained", "fig2"], engine=engine, **options
+            )
+        stored = StoredResult.read(tmp_path / "out" / "stages" / "pretrained")
+        return found, Saturation.from_stored(stored)
+
+    return measured
+
+
+def test_both_stacks_and_the_authors_form_on_a_given_text(tmp_path, run, t5, brown):
+    found, measured = run(text=brown)
+    assert [*measured.models] == [t5, f"{t5}, decoder", f"{t5}, as published"]
+    forms = {"": {}, ", decoder": {"stack": "decoder"}, ", as published": {"as_published": True}}
+    for ending, form in forms.items():
+        own = saturation(t5, SENTENCES, sentences=2, random_init=1, run=f"{t5}{ending}", **form)
+        kept = measured.records.where(run=f"{t5}{ending}")
+        for level in ("layer", "model"):
+            expected = (
+                own.records.where(level=level, quantity="saturation", scale=1000).table["value"].to_numpy()
+            )
+            got = kept.where(level=level, quantity="saturation", scale=1000).table["value"].to_numpy()
+            np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert len({found_level(measured, run) for run in measured.models}) == 3  # stacks and forms differ
+    assert "brown.txt" in found.claims[0].data
+    assert (tmp_path / "out" / "figures" / "fig2.svg").is_file()
+    assert not (tmp_path / "out" / "figures" / "fig2-as-published.svg").is_file()  # it was not asked for
+
+
+def found_level(measured, run):
+    rows = measured.records.where(run=run, level="model", quantity="saturation", scale=1000)
+    return rows.table["value"][0].as_py()
+
+
+def test_another_text_is_measured_again(run, brown):
+    assert run(text=brown)[0].stages[0].status == "ran"
+    assert run(text=brown)[0].stages[0].status == "kept"
+    brown.write_text("\n".join(reversed(SENTENCES)), encoding="utf-8")
+    assert run(text=brown)[0].stages[0].status == "ran"
+    assert run()[0].stages[0].status == "ran"  # the documentation
+
+
+def test_the_brown_corpus_of_the_data_folder_is_the_default(tmp_path, run, brown):
+    (tmp_path / "penn").mkdir()
+    for scale in ("demo", "paper"):
+        found, measured = run(data=tmp_path, scale=scale, overwrite=True)
+        assert {one.text.source.partition(",")[0] for one in measured.models.values()} == {str(brown)}
+        assert "brown.txt" in found.claims[0].data
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(SENTENCES[::-1]), encoding="utf-8")
+    assert "other.txt" in run(data=tmp_path, text=other, scale="paper", overwrite=True)[0].claims[0].data
+
+
+def test_a_text_that_is_not_there_is_refused_at_once(tmp_path, run):
+    with pytest.raises(InputError, match=r"none\.txt"):
+        run(text=tmp_path / "none.txt")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_papers_scale_measures_in_both_forms():
+    settings = settings_of("paper", None)["pretrained"]
+    assert isinstance(settings, Pretrained)
+    assert settings.as_published
+    assert {"bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased"} < {*settings.models}
+    assert settings.sentences == 100
+
+
+def levels(run, trained, random):
+    values = {"saturation": np.array([[trained]]), "saturation_random": np.array([[random]])}
+    return Records.from_blocks(
+        run, [Block("model", ["model"], [None], [None], [0], values, constants={"scale": 1000.0})]
+    )
+
+
+def test_a_model_counts_once_and_all_its_forms_are_shown():
+    """T5 is judged by its encoder, as §A says; its decoder and the authors' form are numbers beside it."""
+    known = {"minilm": (0.2, 0.1), "t5-base": (0.6, 0.4), "t5-base, decoder": (0.3, 0.5)}
+    known |= {"t5-base, as published": (0.56, 0.40)}
+    records = Records.joined([levels(run, *pair) for run, pair in known.items()])
+    found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": StoredResult(records)}))
+    assert found.verdict == "holds"
+    assert found.measured["models of the paper that are here"] == 1
+    assert found.measured["another model, trained"] == pytest.approx(0.2)
+    differences = {name.removeprefix("here, over random: "): value for name, value in found.measured.items()}
+    assert [differences[run] for run in [*known][1:]] == pytest.approx([0.2, -0.2, 0.16])
