@@ -83,6 +83,7 @@ EXAMPLES = {
             "least": 0.99,
             "largest": 1.0,
             "others": 0.3,
+            "theirs": 0.997,
             "layers": 12.0,
             "epochs": 5.0,
         },

@@ -182,6 +182,27 @@ def test_runs_of_the_authors_that_fell():
     )
 
 
+def test_the_authors_runs_with_adamw_saturate():
+    last = {run: level[-1] for run, level in lm_runs.levels().items()}
+    assert len(last) == 7
+    assert min(level for run, level in last.items() if "sgd" not in run) == 0.9966
+    assert last["penn, pre_norm-sgd-constant_lr"] == 0.313
+
+
+def test_the_published_heads():
+    """By the middles of the bars; 42 = (1 + … + 83)/83 positions are visible on average, 41.01 in the future."""
+    rows = published("attention_positions")
+    shares = {}
+    for encoder in ("paper-pre-norm", "post-norm"):
+        own = (rows["data"] == "penn") & (rows["encoder"] == encoder)
+        middle = (rows["positions_from"][own] + rows["positions_to"][own]) / 2
+        heads = rows["heads"][own]
+        shares[encoder] = heads[middle < 4.1].sum(), heads[middle > 37].sum(), heads.sum()
+    assert shares == {"paper-pre-norm": (65, 66, 144), "post-norm": (71, 70, 144)}
+    assert sum(range(1, 84)) / 83 == 42
+    assert (sum(range(1, 83)) + 1) / 83 == pytest.approx(41.012, abs=5e-4)
+
+
 def test_a_claim_without_its_stage_is_not_measured():
     claim = CLAIMS["lm-growth"]
     assert judge(claim, Evidence()).verdict == NOT_MEASURED

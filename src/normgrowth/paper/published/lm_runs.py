@@ -15,6 +15,15 @@ def lm_run(run: str, metric: str, data: str = "penn") -> NDArray[np.float64]:
 
 def norms() -> dict[str, NDArray[np.float64]]:
     """The norms of all runs, by corpus and run."""
+    return _of_runs("norm")
+
+
+def levels() -> dict[str, NDArray[np.float64]]:
+    """The saturation of all runs, by corpus and run."""
+    return _of_runs("saturation")
+
+
+def _of_runs(metric: str) -> dict[str, NDArray[np.float64]]:
     table = published("lm_runs")
     runs = dict.fromkeys(zip(table["data"].tolist(), table["run"].tolist(), strict=True))
-    return {f"{data}, {run}": lm_run(run, "norm", data) for data, run in runs}
+    return {f"{data}, {run}": lm_run(run, metric, data) for data, run in runs}
