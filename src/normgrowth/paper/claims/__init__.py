@@ -4,7 +4,7 @@ from normgrowth.paper.claim import Claim
 from normgrowth.paper.claims import (
     decay_and_schedule,
     homogeneity,
-    prediction,
+    predicted_growth,
     published_levels,
     saturated_models,
     saturation_curves,
@@ -14,6 +14,6 @@ from normgrowth.paper.claims import (
 
 MODULES = (
     *(t5_growth, trained_models, saturated_models, homogeneity),
-    *(saturation_curves, published_levels, decay_and_schedule, prediction),
+    *(saturation_curves, published_levels, decay_and_schedule, predicted_growth),
 )
 CLAIMS: dict[str, type[Claim]] = {claim.id: claim for module in MODULES for claim in module.CLAIMS}

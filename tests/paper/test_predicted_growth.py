@@ -6,7 +6,7 @@ import pytest
 from normgrowth import schedules
 from normgrowth.paper.claim import judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.claims.prediction import predicted
+from normgrowth.paper.claims.predicted_growth import predicted
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure1 import SCHEDULE
 from normgrowth.paper.published.t5_stacks import t5_sums
