@@ -73,13 +73,20 @@ def test_needs_are_what_is_read(kept):
 
 def test_all_is_judged_on_the_kept_records(kept, benchmark):
     page = (BENCHMARKS.parent / "docs" / "claims.md").read_text(encoding="utf-8")
-    for claim, found in zip(CLAIMS.values(), benchmark.judged(kept), strict=True):
+    judgments, checks = benchmark.judged(kept), []
+    for claim, found in zip(CLAIMS.values(), judgments, strict=True):
         if claim.id not in OLDER:
             assert found == judge(claim, kept)
         assert f"### {found.id}: {found.verdict}\n" in page
-        assert found.reason in page
+        for said in (found.reason, found.rule, found.published, found.scope, found.data, found.would_change):
+            assert f": {said}" in page, found.id
     for one in (*ERRATA.values(), *DEPARTURES.values(), *CAVEATS.values()):
-        assert check(one, kept).differs, one.id
+        checks.append(check(one, kept))
+        assert checks[-1].differs, one.id
+        assert f": {checks[-1].stated}" in page
+        assert f": {checks[-1].correct}" in page
+    assert benchmark.counts(judgments) in page
+    assert benchmark.covered(judgments, checks) in page
 
 
 @pytest.mark.parametrize("stage", STAGES)
