@@ -251,13 +251,16 @@ def test_a_law_that_was_not_fitted_says_why():
     assert repr(series) == "SeriesFit(1 laws on 1 points; no best law)"
 
 
-def test_dynamics_show_the_verdict_in_a_line_and_all_sentences(tmp_path):
+def test_dynamics_show_the_verdict_in_a_line_and_all_sentences_if_wide(tmp_path):
     records = normgrowth.trace(write_series(tmp_path / "walk", walk(6)))
     found = normgrowth.dynamics(records, "0.01")
     assert repr(found) == f"Dynamics(model, 6 checkpoints; verdict: {found.verdict})"
     shown = " ".join(str(found).split())
     notebook = " ".join(unescape(re.sub(r"<[^>]*>", "", found._repr_html_())).split())
+    all_sentences = "\n".join(wide(found))
     for sentence in [*findings(found), *undecided(found)]:
+        assert sentence in all_sentences
+    for sentence in findings(found)[:2]:
         assert sentence in shown
         assert sentence in notebook
     for fit in (found.aligned, found.misaligned):

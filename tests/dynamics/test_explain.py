@@ -207,7 +207,7 @@ def test_each_interval_hides_as_many_steps_as_it_has():
 
     norm = {"norm": np.sqrt(np.arange(1.0, 7.0))}
     records = Records.from_blocks("run", [block(steps, norm), block(steps[1:], values)])
-    assert "80 %" in undecided(dynamics(records, constant(0.1)))[0]  # 4.01 of 5
+    assert "80.2%" in undecided(dynamics(records, constant(0.1)))[0]  # 4.01 of 5
 
 
 def test_published_numbers_without_a_budget():

@@ -24,7 +24,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     from rich.live import Live
 
     from normgrowth.errors import InputError
-    from normgrowth.report.terminal.console import new_console
+    from normgrowth.report.terminal.console import new_console, print_stripped
     from normgrowth.report.terminal.watch import watch_table
 
     if not 0 < arguments.every < float("inf"):
@@ -40,7 +40,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         )
 
     if arguments.once:
-        console.print(look())
+        print_stripped(console, look())
         return 0
     with Live(look(), console=console, auto_refresh=False) as live:
         try:

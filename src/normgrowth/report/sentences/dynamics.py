@@ -7,61 +7,73 @@ import numpy as np
 from normgrowth.dynamics.observed.direction import Direction
 from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.result import Dynamics, ModelFit
-from normgrowth.report.numbers import times
+from normgrowth.report.numbers import number, percent, signed, small, times
 from normgrowth.report.sentences.trace import growth_terms
 
 
-def findings(d: Dynamics) -> list[str]:
-    """Sentences on the checkpoints, κ, the predicted norms, the budget, and the model that fits."""
+def interval(d: Dynamics) -> str:
+    """How many checkpoints there are, how far apart they are, and what δ is between two of them."""
     low, high = d.checkpoint_gap
+    if high == 1:
+        return f"{len(d.steps)} consecutive steps; δ: one optimizer step"
     apart = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    sums = "steps apart; δ is the sum of the steps between two" if high > 1 else "step apart; δ is one step"
-    said = [f"{len(d.steps)} checkpoints, {apart} optimizer {sums}."]
+    return f"{len(d.steps)} checkpoints, {apart} steps apart; δ: change of the weights from one to the next"
+
+
+def findings(d: Dynamics) -> list[str]:
+    """Sentences on the budget, the predicted norms and κ, the most important first."""
+    said = _budget(d)
     if d.aligned is not None and d.misaligned is not None:
-        said += _models(d, d.aligned, d.misaligned)
-    said += _budget(d)
-    if d.aligned is not None and d.verdict is not None:
-        end = _end(d)
-        amount = "more" if d.norms[end] > d.aligned.predicted[end] else "less"
-        said.append(
-            {
-                "misaligned": "The misaligned model (steps orthogonal to the weights) fits.",
-                "aligned": "The aligned model (steps along the weights) fits.",
-                "both": "Both models fit within their uncertainty.",
-                "between": "The norm grew more than the misaligned model predicts and less than the aligned one.",
-                "neither": f"Neither model fits: the norm grew {amount} than both predict.",
-            }[d.verdict]
-        )
-    return said
+        said += [verdict(d, d.aligned, d.misaligned), *_kappa(d, d.aligned, d.misaligned)]
+    return said + _displacement(d)
 
 
-def _models(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> list[str]:
+def verdict(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> str:
+    """The norm that each model predicts, and which of them fits."""
+    end = _end(d)
+    norm, along, across = d.norms[end], aligned.predicted[end], misaligned.predicted[end]
+    kappa = "the fitted κ" if d.kappa is None else f"κ = {d.kappa:g}"
+    predicted = (
+        f"The norm at step {d.steps[end]:,} is {number(norm)}. With {kappa}, steps perpendicular to the weights "
+        f"(misaligned) predict {number(across)}, steps along the weights (aligned) {number(along)}"
+    )
+    if d.verdict is None:
+        return f"{predicted}."
+    found = {
+        "misaligned": "the misaligned model fits",
+        "aligned": "the aligned model fits",
+        "both": "both models fit within their uncertainty",
+        "between": "the measured norm lies between both",
+        "neither": f"neither model fits, since the norm grew {'more' if norm > along else 'less'} than both predict",
+    }[d.verdict]
+    return f"{predicted}: {found}."
+
+
+def _kappa(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> list[str]:
+    """κ, whether it is constant, and intervals that do not belong to the schedule."""
     known_interval = isfinite(misaligned.kappa_low)
-    wide = f" ({misaligned.kappa_low:.3g} to {misaligned.kappa_high:.3g})" if known_interval else ""
+    value = f"{misaligned.kappa:.3g}"
+    if known_interval:
+        value += f" [{misaligned.kappa_low:.3g}, {misaligned.kappa_high:.3g}]"
     if d.checkpoint_gap[1] > 1:
-        said = [
-            f"κ, squares add: if the steps between checkpoints are independent, κ in ‖δ‖ = κη‖θ‖ of one step is "
-            f"{misaligned.kappa:.3g}{wide}, from all intervals together.",
-            f"κ, lengths add: if they are parallel, κ is {aligned.kappa:.3g}. This is a lower bound of the mean κ over "
-            "all intervals; the table has a bound for each interval, which may be lower.",
-        ]
-    else:
-        said = [f"κ in ‖δ‖ = κη‖θ‖: {misaligned.kappa:.3g}{wide}."]
+        value += (
+            f" if the optimizer steps between two checkpoints are independent, at least {aligned.kappa:.3g} on average "
+            "if they are parallel"
+        )
+    said = [f"The factor κ in ‖δ‖ = κη‖θ‖ of one optimizer step (Assumption 1) is {value}."]
     if isfinite(misaligned.kappa_drift):
         said.append(
-            f"κ of the later half is {misaligned.kappa_drift:.3g} times that of the earlier half; 1 under Assumption 1."
+            f"In the later half of the run κ is {misaligned.kappa_drift:.3g} times as large as in the earlier half; "
+            "Assumption 1 says that it does not change."
         )
     idle = _moved_without_rate(d, misaligned)
     # Decay by eq. (3) moves the weights even where η = 0.
     if idle and not (d.weight_decay and d.optimizer.decay == "eq3"):
-        said.append(
-            f"The weights moved in {len(idle)} of {len(d.step_sizes)} intervals in which the schedule has η = 0, first "
-            f"before step {idle[0]:,}: the schedule does not belong to this run."
+        said.insert(
+            0,
+            f"The schedule does not belong to this run: the weights moved in {len(idle)} of {len(d.step_sizes)} "
+            f"intervals in which it has η = 0, first before step {idle[0]:,}.",
         )
-    end = _end(d)
-    norm = ", ".join(f"{fit.predicted[end]:.5g} {fit.model}" for fit in (aligned, misaligned))
-    by = "the fitted κ" if d.kappa is None else f"κ = {d.kappa:g}"
-    said.append(f"The norm at step {d.steps[end]:,} is {d.norms[end]:.5g}; predicted with {by}: {norm}.")
     return said
 
 
@@ -78,18 +90,25 @@ def _budget(d: Dynamics) -> list[str]:
         terms = (budget.by_steps * budget.growth, budget.by_alignment * budget.growth)
         up_to = "" if budget.until == d.steps[-1] else f" up to step {budget.until:,}, where the sums end"
         said.append(
-            f"‖θ‖² {growth_terms(budget.growth, *terms)}{up_to}; the mean alignment is {d.alignment:.3g}."
+            f"‖θ‖² {growth_terms(budget.growth, *terms)}{up_to}; the mean alignment is {small(d.alignment)}."
         )
     if budget.by_decay > 0:
         rest = budget.by_alignment * budget.growth + budget.by_decay
-        said.append(f"Weight decay contributed −{budget.by_decay:.4g} to Σ2⟨θ,δ⟩; the rest is {rest:.4g}.")
-    intervals = sum(step <= budget.until for step in d.steps) - 1
-    if isfinite(budget.displacement) and intervals > 1:
         said.append(
-            f"‖θ_T − θ_0‖² / Σ‖δ‖² is {budget.displacement:.3g}: 1 if intervals are independent, "
-            f"{intervals} if all have the same direction."
+            f"Weight decay contributed {signed(-budget.by_decay)} to the alignment term, "
+            f"everything else {signed(rest)}."
         )
     return said
+
+
+def _displacement(d: Dynamics) -> list[str]:
+    intervals = sum(step <= d.budget.until for step in d.steps) - 1
+    if not isfinite(d.budget.displacement) or intervals < 2:
+        return []
+    return [
+        f"The squared distance from the first to the last weights is {d.budget.displacement:.3g} times Σ‖δ‖²: 1 if all "
+        f"δ are perpendicular to each other, {intervals} if they are equal."
+    ]
 
 
 def undecided(d: Dynamics) -> list[str]:
@@ -103,21 +122,19 @@ def _question(d: Dynamics, question: str) -> str:
     if question == "single_steps":
         steps, sizes = np.array(d.steps), np.array(d.step_sizes)
         once = np.nansum((sizes**2 / np.diff(steps))[steps[1:] <= d.budget.until])
-        share = (
-            f"{float(f'{100 * once / d.budget.growth:.2g}'):g} %" if d.budget.growth > 0 else "very little"
-        )
+        share = percent(once / d.budget.growth) if d.budget.growth > 0 else "very little"
         return (
-            f"How single steps contribute. If the steps between two checkpoints were parallel, their Σ‖δ‖² would be "
-            f"{share} of the growth; momentum makes δ between checkpoints larger, and steps that cancel do not show. "
-            "Checkpoints of neighboring steps, or κ logged during training, would decide it."
+            f"How much the size of single optimizer steps contributes: if the steps between two checkpoints were "
+            f"parallel and equal, their squares would sum to {share} of the growth. Checkpoints of neighboring steps, "
+            "or a NormTracker with every=1, would decide it."
         )
     if question == "one_direction":
-        return "Whether single steps are correlated, as intervals are: κ for independent steps would then be too large."
+        return "Whether single steps are correlated, as the intervals are. If so, κ for independent steps is too large."
     if question == "weight_decay":
-        return "Whether there was weight decay, which makes the alignment negative: give --weight-decay if it is known."
+        return "Whether there was weight decay, which makes the alignment negative: pass --weight-decay if you know it."
     count = 0 if d.misaligned is None else sum(map(isfinite, d.misaligned.kappa_by_interval))
     few = "1 interval is" if count == 1 else f"{count} intervals are"
-    return f"The uncertainty of κ: {few} too few for a confidence interval."
+    return f"How uncertain κ is: {few} too few for a confidence interval."
 
 
 def weight_decay(d: Dynamics) -> list[str]:
@@ -128,8 +145,8 @@ def weight_decay(d: Dynamics) -> list[str]:
         if d.optimizer.optimizer == "adamw":
             return ["The equilibrium of adamw needs the number of weights, which these records lack."]
         return [
-            "Without weight decay (λ = 0) there is no equilibrium; the gradient norm (--gradient-norm) would give λ*, "
-            "which keeps the norm."
+            "Without weight decay (λ = 0) there is no equilibrium. Pass --gradient-norm to compute the λ that would "
+            "hold the norm."
         ]
     said = []
     for row in d.equilibria:
@@ -138,44 +155,44 @@ def weight_decay(d: Dynamics) -> list[str]:
             said.append(f"{at} only weight decay moves the weights: there is no equilibrium.")
             continue
         if not isfinite(found.norm):
-            said.append(f"{at} and λ = 0 there is no equilibrium: the norm grows without limit.")
+            said.append(f"{at}, without weight decay, there is no equilibrium.")
         else:
             said.append(
-                f"{at} random gradients have an equilibrium norm of {found.norm:.4g}, a rotation of "
-                f"{found.rotation:.3g} radians per step and a time constant of {found.time:,.0f} steps. The last norm "
-                f"is {row.reached:.3g} times the equilibrium norm."
+                f"{at} the equilibrium of random gradients and weight decay has a norm of {number(found.norm, 4)}, a "
+                f"rotation of {found.rotation:.3g} radians per step and a time constant of {found.time:,.0f} steps. "
+                f"The last norm is {row.reached:.3g} times the equilibrium norm."
             )
         said.append(
-            f"With random gradients λ* = {row.stationary_decay:.3g} would keep the first norm (here λ = "
-            f"{d.weight_decay:g}); under Assumption 1, misaligned, λ = {row.holding_decay:.3g} would keep any norm."
+            f"{at} random gradients would hold the first norm with λ = {row.stationary_decay:.3g}; misaligned steps "
+            f"under Assumption 1 would hold any norm with λ = {row.holding_decay:.3g} (here λ = {d.weight_decay:g})."
         )
     return said
 
 
 def direction(found: Direction) -> list[str]:
-    """Sentences on the total turn of the direction, and on whether it converges."""
-    said = [
-        f"The angles between neighboring checkpoints sum to {found.total[-1]:.3g} radians up to step "
-        f"{found.steps[-1]:,}."
-    ]
+    """Sentences on whether the direction converges, and on its total turn."""
     if isfinite(found.q):
         meaning = {
             "turns on": "the direction does not converge, unless later turns undo earlier ones",
             "converges": "the angles have a finite sum, so the direction converges (as it must if η falls to 0)",
             "undecided": "this does not decide whether the direction converges",
         }[found.verdict]
-        interval = f"{-found.high:.2f} to {-found.low:.2f}"
-        said.append(f"Squared angles per step scale as t^{-found.q:.2f} ({interval}): {meaning}.")
+        interval = f"[{-found.high:.2f}, {-found.low:.2f}]"
+        said = [f"The squared angle per step changes as t to the power {-found.q:.2f} {interval}: {meaning}."]
     else:
-        said.append("There are too few intervals to say whether the direction converges.")
+        said = ["There are too few intervals to say whether the direction converges."]
+    unit = "steps" if (consecutive := bool(np.all(np.diff(found.steps) == 1))) else "checkpoints"
+    said.append(f"The angles between neighboring {unit} sum to {found.total[-1]:.3g} radians.")
     doubled = found.doubled
     if len(doubled.steps) > 1:
         said.append(
-            f"cos(θ_t, θ_t/2) is {doubled.cosine[0]:.4f} at step {doubled.steps[0]:,} and {doubled.cosine[-1]:.4f} at "
-            f"{doubled.steps[-1]:,}; it goes to 1 if the direction converges."
+            f"The cosine between the weights at steps t/2 and t is {doubled.cosine[0]:.4f} at t = {doubled.steps[0]:,} "
+            f"and {doubled.cosine[-1]:.4f} at t = {doubled.steps[-1]:,}; it goes to 1 if the direction converges."
         )
-    else:
-        said.append("A trace with lags (`normgrowth trace --lags 1,2,4,8`) would also give cos(θ_t, θ_t/2).")
+    elif not consecutive:
+        said.append(
+            "`normgrowth trace --lags 1,2,4,8` would also give the cosine between the weights at steps t/2 and t."
+        )
     return said
 
 
@@ -188,7 +205,7 @@ def uniformity(found: Uniformity) -> str:
     return (
         f"{found.level.capitalize()}s grew by ×{times(found.factor[low])} ({found.names[low]}) to "
         f"×{times(found.factor[high])} ({found.names[high]}), a ratio of {found.spread:.3g}; "
-        f"{100 * found.moved:.2g} % of ‖θ‖² moved between {found.level}s."
+        f"the shares of the {found.level}s in ‖θ‖² shifted by {percent(found.moved)}."
     )
 
 

@@ -14,7 +14,7 @@ from normgrowth.results import Result
 from normgrowth.text import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -60,7 +60,7 @@ def literal(console: "Console", text: object, style: str = "") -> "Text":
 
 
 def say(console: "Console", text: str, style: str = "") -> None:
-    console.print(literal(console, text, style))
+    print_stripped(console, literal(console, text, style))
 
 
 def say_parameters(
@@ -86,18 +86,18 @@ def say_remarks(console: "Console", result: Result) -> None:
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
     """Print the columns that fit, and the titles of those that do not."""
     table, dropped = fitted(console, columns, last_bold)
-    print_table(console, table)
+    print_stripped(console, table)
     if dropped:
         say(console, f"Hidden columns (--wide shows them): {'; '.join(dropped)}.", "dim")
 
 
-def print_table(console: "Console", table: "Table") -> None:
-    """Print a table. Captured output has no spaces at the ends of lines."""
+def print_stripped(console: "Console", shown: "RenderableType") -> None:
+    """Print a table or a text. Captured output has no spaces at the ends of lines."""
     if console.is_terminal or console.record:
-        console.print(table)
+        console.print(shown)
         return
     with console.capture() as captured:
-        console.print(table)
+        console.print(shown)
     lines = captured.get().splitlines()
     console.out("\n".join(line.rstrip() for line in lines), highlight=False)
 

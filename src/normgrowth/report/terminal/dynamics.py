@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.numbers import number, small
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import Cells, literal, say, say_counted, say_remarks, spread
+from normgrowth.report.terminal.console import WIDE, Cells, say, say_counted, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 ROWS = 14  # of the table at most
+MOST = 5  # sentences, without --wide
 
 
 def show(d: Dynamics, console: "Console") -> None:
-    from rich.padding import Padding
-
     chosen = spread(len(d.steps), ROWS)
 
     def column(
@@ -33,13 +32,13 @@ def show(d: Dynamics, console: "Console") -> None:
     about = d.name if d.schedule is None else f"{d.name}, {d.schedule}"
     say(console, f"{d.source}: {about}", "bold")
     say_counted(console, d.parameters)
+    say(console, sentences.interval(d), "dim")
     columns = [column("step", d.steps, lambda step: f"{step:,}"), column("norm", d.norms)]
     if d.aligned is not None and d.misaligned is not None:
         columns += [
             column("if\nmisaligned", d.misaligned.predicted),
             column("if\naligned", d.aligned.predicted),
-            column("κ, squares\nadd", d.misaligned.kappa_by_interval, _four, rank=1),
-            column("κ, lengths\nadd", d.aligned.kappa_by_interval, _four, rank=3),
+            *_kappa(d, column),
         ]
     columns += [
         column("step\nsize", d.step_sizes, _four, rank=4),
@@ -48,21 +47,53 @@ def show(d: Dynamics, console: "Console") -> None:
     show_table(console, columns)
     if len(chosen) < len(d.steps):
         say(console, f"{len(chosen)} of {len(d.steps)} checkpoints shown.", "dim")
-    sections = (
-        ("Dynamics", sentences.findings(d)),
-        ("Open questions", sentences.undecided(d)),
-        ("Weight decay", sentences.weight_decay(d)),
-        ("Direction", sentences.direction(d.direction)),
-        ("Uniformity", [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]]),
-    )
-    for title, said in sections:
-        if said:
-            say(console, title, "bold")
-            for sentence in said:
-                console.print(Padding(literal(console, sentence), (0, 0, 0, 2), expand=False))
+    sections = {
+        "Growth": sentences.findings(d),
+        "Layers": [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]],
+        "Direction": sentences.direction(d.direction),
+        "Weight decay": sentences.weight_decay(d),
+        "Open questions": sentences.undecided(d),
+    }
+    if console.width >= WIDE:
+        for title, said in sections.items():
+            if said:
+                say(console, title, "bold")
+                for sentence in said:
+                    say(console, sentence)
+    else:
+        _most_important(list(sections.values()), console)
     if d.schedule is None:
-        say(console, "No model of the dynamics is fitted: give a schedule of learning rates.", "dim")
+        say(console, "No model of the dynamics is fitted: pass the learning rates with --schedule.", "dim")
     say_remarks(console, d)
+
+
+def _kappa(d: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
+    """κ of each interval; for intervals of several steps, both if their steps are independent and if parallel."""
+    assert d.aligned is not None
+    assert d.misaligned is not None
+    if d.checkpoint_gap[1] == 1:
+        return [column("κ", d.misaligned.kappa_by_interval, _four, rank=1)]
+    return [
+        column("κ if steps\nindependent", d.misaligned.kappa_by_interval, _four, rank=1),
+        column("κ if steps\nparallel", d.aligned.kappa_by_interval, _four, rank=3),
+    ]
+
+
+def _most_important(sections: list[list[str]], console: "Console") -> None:
+    """Print at most five sentences: up to three on growth, the first on layers and on direction, then the others."""
+    growth, layers, direction, *others = sections
+    said = [
+        *growth[:3],
+        *layers,
+        *direction[:1],
+        *growth[3:],
+        *direction[1:],
+        *(text for one in others for text in one),
+    ]
+    for sentence in said[:MOST]:
+        say(console, sentence)
+    if (more := len(said) - MOST) > 0:
+        say(console, f"{more} more sentence{'s' if more > 1 else ''} with --wide.", "dim")
 
 
 def _four(x: float) -> str:

@@ -52,14 +52,15 @@ def rows(content: Content) -> list[SummaryRow]:
 def summary(content: Content) -> list[str]:
     """A sentence on which model of the dynamics fits."""
     return [
-        f"{visible(entry.label)}: {sentences.findings(entry.result)[-1]}"
+        f"{visible(entry.label)}: {sentences.verdict(d, d.aligned, d.misaligned)}"
         for entry in content.of(Dynamics)
-        if entry.result.verdict is not None
+        if (d := entry.result).verdict is not None and d.aligned is not None and d.misaligned is not None
     ]
 
 
 def _sentences(d: Dynamics) -> list[str]:
     return [
+        f"{sentences.interval(d)}.",
         *sentences.findings(d),
         *(f"Open question: {text}" for text in sentences.undecided(d)),
         *sentences.weight_decay(d),
