@@ -41,8 +41,13 @@ def folder(path, tmp_path_factory):
 def test_the_table_shows_both_models_and_what_they_mean(folder, path, capsys):
     code, out = run(capsys, folder, "--schedule", SPEC)
     assert code == 0
-    for words in ("Dynamics", "Open questions", "Direction", "Uniformity", "14 of 21", SPEC):
+    for words in ("misaligned", "14 of 21", SPEC):
         assert words in " ".join(out.split())
+    code, whole = run(capsys, folder, "--schedule", SPEC, "--wide")
+    assert code == 0
+    titles = ("Growth", "Layers", "Direction", "Open questions")
+    assert [line for line in whole.splitlines() if line in titles] == list(titles)
+    assert "Open questions" not in out
     assert f"{norms(path)[-1]:.3f}"[:5] in out
     assert "Weight decay" not in out
 

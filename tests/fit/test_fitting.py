@@ -196,3 +196,19 @@ def test_each_series_of_a_trace_is_fitted():
     assert fit(records, bootstrap=0)["sqrt"].params == pytest.approx({"a": 2, "b": 20})
     with pytest.raises(InputError, match=r"level role.*layer, model"):
         fit(records, level="role")
+
+
+@pytest.mark.parametrize(("share", "notes"), [(0.9, 1), (0.2, 0)])
+def test_a_fit_of_the_model_says_if_vectors_hide_the_matrices(share, notes):
+    steps = np.arange(12)
+    squares = np.linspace(1, 2, 12)
+    parts = np.sqrt(np.stack([(1 - share) * squares, share * squares], axis=1))
+    blocks = [
+        Block("part", ["matrices", "vectors"], [None] * 2, [None] * 2, steps, {"norm": parts}),
+        Block("model", ["model"], [None], [None], steps, {"norm": np.sqrt(squares)[:, None]}),
+    ]
+    records = Records.from_blocks("run", blocks)
+    found = fit(records, bootstrap=0).notes
+    assert len(found) == notes
+    assert all("--level part" in note and f"{100 * share:.1f}%" in note for note in found)
+    assert not fit(records, level="part", bootstrap=0).notes

@@ -180,6 +180,17 @@ def test_budget_stacks_parts_that_are_positive():
     assert [bar.get_y() for bar in layers.patches] == [0, 2]
 
 
+def test_the_legend_of_a_budget_covers_no_curve():
+    figure = figure_budget(of(budget_records([1, 5.9], [3, 6])))  # fast growth at first, as in most runs
+    figure.canvas.draw()
+    ax = figure.axes[0]
+    legend = ax.get_legend().get_window_extent()
+    (total,) = (curve for curve in ax.get_lines() if curve.get_label() == "growth")
+    points = ax.transData.transform(total.get_xydata())
+    assert not any(legend.contains(x, y) for x, y in points)
+    assert legend.y0 > points[:, 1].max()
+
+
 def test_budget_draws_lines_where_a_part_is_negative():
     ax, layers = figure_budget(of(budget_records([-1, -5], [3, 6]))).axes
     assert not ax.collections

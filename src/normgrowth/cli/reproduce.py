@@ -18,7 +18,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help=text)
     text = "size of data and models: demo (embedded data) or paper (the paper's sizes) [demo]"
     parser.add_argument("--scale", choices=("demo", "paper"), default="demo", help=text)
-    text = "reproduce only these figures (fig2), table1 or claims by id (default: all)"
+    text = "reproduce only these figures (fig2), table1 or claims by id, as in docs/claims.md (default: all)"
     parser.add_argument(
         "--only", type=several(str, "fig2,table1"), default=(), metavar="NAME,NAME", help=text
     )
@@ -37,16 +37,16 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from normgrowth.paper.run_stages import STAGES, select
+    from normgrowth.paper.run_stages import KEY, STAGES, select
     from normgrowth.report.terminal.console import Progress
     from normgrowth.reproduce import reproduce
 
     needed = select(arguments.only)[1]
-    if arguments.list or arguments.scale == "paper":
-        for stage in (stage for stage in STAGES.values() if stage.name in needed):
-            print(f"{stage.name}: {stage.title}; takes {stage.takes[arguments.scale]}", file=sys.stderr)
-        if arguments.list:
-            return 0
+    for stage in (stage for stage in STAGES.values() if stage.name in needed):
+        if arguments.list or not (Path(arguments.out) / "stages" / stage.name / KEY).exists():
+            print(f"stage {stage.name}: {stage.title}; takes {stage.takes[arguments.scale]}", file=sys.stderr)
+    if arguments.list:
+        return 0
     with Progress(of_bytes=False) as progress, engine_of(arguments, processes=True) as engine:
         result = reproduce(
             arguments.out,

@@ -52,6 +52,7 @@ def fit_data(
         records=tabulated(given.run, given.level, found, layers),
         series=found,
         source=given.source,
+        notes=given.notes,
         parameters=given.parameters,
         level=given.level,
         quantity=quantity,

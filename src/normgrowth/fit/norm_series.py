@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from normgrowth.errors import InputError
 from normgrowth.fit.points import read_csv
 from normgrowth.measurements import Measurement, is_named, is_named_trace, named_series, read_measurement
+from normgrowth.moments.levels import DOMINANT, VECTORS
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import FILE
@@ -37,6 +38,7 @@ class Data:
     parameters: str = ""
     level: str = POINTS
     run: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def read_data(
@@ -98,7 +100,26 @@ def _measured(measured: Measurement, level: str, quantity: str) -> Data:
             label = name if len(runs) == 1 else f"{run}: {name}"
             found[label] = NormSeries(label, *rows.series(quantity, level=level, name=name), layer)
     run = str(runs[0]) if len(runs) == 1 else ""
-    return Data(found, measured.source, measured.parameters, level, run)
+    notes = _hidden_matrices(records) if level == "model" and quantity == "norm" and run else ()
+    return Data(found, measured.source, measured.parameters, level, run, notes)
+
+
+def _hidden_matrices(records: Records) -> tuple[str, ...]:
+    """A note if gains and biases make so much of the norm of the model that they hide the growth of the matrices."""
+    if VECTORS not in records.where(level="part", quantity="norm").distinct("name"):
+        return ()
+    vectors, model = (
+        dict(
+            zip(*(column.tolist() for column in records.series("norm", level=level, name=name)), strict=True)
+        )
+        for level, name in (("part", VECTORS), ("model", "model"))
+    )
+    steps = sorted(step for step in vectors.keys() & model.keys() if model[step] > 0)
+    share = max(((vectors[step] / model[step]) ** 2 for step in (*steps[:1], *steps[-1:])), default=0.0)
+    if share <= DOMINANT:
+        return ()
+    fix = 'level="part" (--level part) fits the matrices alone'
+    return (f"gains, biases and other vectors make up to {100 * share:.1f}% of ‖θ‖²; {fix}",)
 
 
 def _joined(several: Sequence[Data]) -> Data:

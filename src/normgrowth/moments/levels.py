@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 MATRICES, VECTORS = "matrices", "vectors"  # the parts; vectors are gains, biases and the like
+DOMINANT = 0.25  # share of vectors in ‖θ‖² above which tables and pages lead with the matrices
 
 
 class Placed(Protocol):

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.lab.run import Run
+from normgrowth.moments.levels import DOMINANT
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
 from normgrowth.trace.result import MATRICES, VECTORS, Trace
 
 LARGEST = 1e300  # larger values overflow the range of an axis
-DOMINANT = 0.25  # share of vectors in ‖θ‖² above which tables and pages lead with the matrices
 
 
 def grids_of_trace(given: Records | Result) -> "Grids":

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LEGEND_ROOM = 1.4  # height of the axis over the highest curve, so that the legend covers no curve
+
 
 @drawing(
     "Where the growth of the squared norm comes from",
@@ -52,6 +54,8 @@ def figure_budget(trace: Trace) -> "Figure | None":
     ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
     step_axis(ax, grids.steps)
     value_axis(ax, zero_below=1.0)
+    if np.nanmin(curves) >= 0 and (top := np.nanmax(curves)) > 0:
+        ax.set_ylim(0, LEGEND_ROOM * top)
     if layers:
         _budget_by_layer(axes[1], grids)
     return figure

@@ -320,7 +320,7 @@
   function choices() {
     const bar = document.getElementById("choices"), specs = Object.values(data.charts);
     if (specs.some((spec) => spec.x.steps)) {
-      const select = element("select", {}, ...[["linear", "even"], ["root", "√t"], ["log", "logarithmic"]]
+      const select = element("select", {}, ...[["linear", "linear"], ["root", "√t"], ["log", "logarithmic"]]
         .map(([value, words]) => element("option", { value, textContent: words })));
       select.addEventListener("change", () => { page.along = select.value; redraw(); });
       bar.append(element("label", {}, "steps ", select));

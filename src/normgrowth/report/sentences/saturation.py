@@ -14,6 +14,7 @@ from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import times
 
 Floats = NDArray[np.float64]
+COSINE = "cosine of each token's state to its saturated state, and to those of other tokens; mean over tokens"
 EXCESS = (
     "Only the excess over the cosine to other tokens indicates saturation; the rest is shared by all states."
 )
@@ -64,7 +65,11 @@ def level_sentences(curves: Sequence[LayerCurve]) -> list[str]:
             own = "random baseline" if curve.baseline else "saturation"
             others = curve.others[curve.blocks]
             known = np.isfinite(others).all() and len(others)
-            more = f", {others.mean():.3f} to other tokens" if known else ""
+            more = (
+                f", {others.mean():.3f} to other tokens: an excess of {round(curve.mean - others.mean(), 3) + 0.0:.3f}"
+                if known
+                else ""
+            )
             found.append(f"{curve.run}: {own} {curve.mean:.3f} on average over blocks{more}.")
     return found
 

@@ -8,12 +8,14 @@ from numpy.typing import NDArray
 from normgrowth.network.saturation.result import EMBEDDINGS, Saturation
 from normgrowth.report.numbers import number
 from normgrowth.report.sentences.saturation import (
+    COSINE,
     ERRORS,
     EXCESS,
     Profile,
     checked_curves,
     layer_name,
     level,
+    level_sentences,
     method_name,
     sentences,
     text_sentence,
@@ -41,6 +43,7 @@ def _show_models(result: Saturation, console: "Console") -> None:
     drawn = checked_curves(result)
     for run, model in result.models.items():
         say(console, f"{run}: {text_sentence(model.text)}", "bold")
+    say(console, COSINE, "dim")
     depth = range(EMBEDDINGS, max(max(line.layers) for line in drawn) + 1)
     names = [layer_name(layer) for layer in depth]
     columns = [Cells("layer", [*names, "mean of blocks"], right=False)]
@@ -58,6 +61,8 @@ def _show_models(result: Saturation, console: "Console") -> None:
             columns.append(Cells("to other\ntokens", [*cells, level(mean)], 4 + line.baseline))
     show_columns(console, columns, last_bold=True)
     if any(np.isfinite(line.others).any() for line in drawn):
+        for sentence in level_sentences([line for line in drawn if not line.baseline]):
+            say(console, sentence)
         say(console, EXCESS, "dim")
     if roomy:
         say(console, ERRORS, "dim")

@@ -80,7 +80,7 @@ def watch_table(trace: Trace, console: "Console") -> Any:
         column("moment\nratio", "moment_ratio", 5),
     ]
     measured = f"{len(grids.steps):,} measured step{'' if len(grids.steps) == 1 else 's'}"
-    title = f"{grids.run}: step {last:,}, {measured}; factor: since step {grids.steps[0]:,}"
+    title = f"{grids.run}: step {last:,}, {measured}; factor since step {grids.steps[0]:,}, angles in radians"
     notes = (*trace.notes[-3:], *trace.problems[-3:])
     shown, _ = fitted(console, [c for c in columns if c is not None])
     said = (Text(visible(note), style="yellow") for note in notes)

@@ -127,7 +127,11 @@ def summary(content: Content) -> list[str]:
 def _main_sentences(run: ShownRun) -> list[str]:
     grids = run.grids
     lead = MATRICES if grids.matrices_lead and MATRICES in run.fits else "model"
-    law = verdict(run.fits[lead])[:1] if lead in run.fits else []
+    law = (
+        [f"Norm of the {lead}: {text[0].lower()}{text[1:]}" for text in verdict(run.fits[lead])[:1]]
+        if lead in run.fits
+        else []
+    )
     return [nonfinite_sentence(grids), matrices_sentence(grids) if grids.matrices_lead else "", *law]
 
 
