@@ -61,7 +61,7 @@ def show(d: Dynamics, console: "Console") -> None:
                 for sentence in said:
                     say(console, sentence)
     else:
-        _most_important(list(sections.values()), console)
+        _most_important(sections, console)
     if d.schedule is None:
         say(console, "No model of the dynamics is fitted: pass the learning rates with --schedule.", "dim")
     say_remarks(console, d)
@@ -79,17 +79,15 @@ def _kappa(d: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
     ]
 
 
-def _most_important(sections: list[list[str]], console: "Console") -> None:
-    """Print at most five sentences: up to three on growth, the first on layers and on direction, then the others."""
-    growth, layers, direction, *others = sections
+def _most_important(sections: dict[str, list[str]], console: "Console") -> None:
+    """Print at most five sentences, beginning with the growth budget and the model that fits."""
     said = [
-        *growth[:3],
-        *layers,
-        *direction[:1],
-        *growth[3:],
-        *direction[1:],
-        *(text for one in others for text in one),
+        *sections["Growth"][:3],
+        *sections["Weight decay"][:1],
+        *sections["Layers"],
+        *sections["Direction"][:1],
     ]
+    said += [text for texts in sections.values() for text in texts if text not in said]
     for sentence in said[:MOST]:
         say(console, sentence)
     if (more := len(said) - MOST) > 0:
