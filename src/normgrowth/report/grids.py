@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.lab.run import Run
-from normgrowth.moments.levels import DOMINANT
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
-from normgrowth.trace.result import MATRICES, VECTORS, Trace
+from normgrowth.trace.result import DOMINANT, MATRICES, VECTORS, Trace
 
 LARGEST = 1e300  # larger values overflow the range of an axis
 
