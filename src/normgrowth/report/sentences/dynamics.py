@@ -25,7 +25,7 @@ def findings(d: Dynamics) -> list[str]:
     said = _budget(d)
     if d.aligned is not None and d.misaligned is not None:
         said += [verdict(d, d.aligned, d.misaligned), *_kappa(d, d.aligned, d.misaligned)]
-    return said + _displacement(d)
+    return said
 
 
 def verdict(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> str:
@@ -101,7 +101,8 @@ def _budget(d: Dynamics) -> list[str]:
     return said
 
 
-def _displacement(d: Dynamics) -> list[str]:
+def displacement(d: Dynamics) -> list[str]:
+    """How correlated the changes between checkpoints are: their sum, compared with the sum of their squares."""
     intervals = sum(step <= d.budget.until for step in d.steps) - 1
     if not isfinite(d.budget.displacement) or intervals < 2:
         return []

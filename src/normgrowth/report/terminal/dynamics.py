@@ -50,7 +50,7 @@ def show(d: Dynamics, console: "Console") -> None:
     sections = {
         "Growth": sentences.findings(d),
         "Layers": [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]],
-        "Direction": sentences.direction(d.direction),
+        "Direction": [*sentences.direction(d.direction), *sentences.displacement(d)],
         "Weight decay": sentences.weight_decay(d),
         "Open questions": sentences.undecided(d),
     }

@@ -70,7 +70,7 @@ def watch_table(trace: Trace, console: "Console") -> Any:
         curve("norm so far", "norm", 1),
         column("relative\nstep", "relative_step", 2),
         column("angle", "angle", 3),
-        column("at equi-\nlibrium", "equilibrium_angle", 6),
+        column("equilibrium\nangle", "equilibrium_angle", 6),
         Cells("alignment", [small(grids.value(*thing, "alignment", last)) for thing in things], 5),
         column("gradient", "gradient_norm", 4),
         column("LoRA\nupdate", "lora_update_norm", 2),

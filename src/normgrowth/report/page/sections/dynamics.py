@@ -65,6 +65,7 @@ def _sentences(d: Dynamics) -> list[str]:
         *(f"Open question: {text}" for text in sentences.undecided(d)),
         *sentences.weight_decay(d),
         *sentences.direction(d.direction),
+        *sentences.displacement(d),
         *(sentences.uniformity(one) for one in list(d.uniformity.values())[:1]),
     ]
 
