@@ -1,14 +1,19 @@
 """Losses of the saturated network, against mpmath and the scaled network."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
-from limit.growing import expect, limit, powers
+from limit.growing import expect, leading, limit, powers
 from limit.test_mode import Small
 from limit.test_rules import few, log_of_sum
 from mpmath import mp
 
+from normgrowth.limit import Series, Term
+from normgrowth.limit.dispatch import LimitMode
+from normgrowth.limit.pass_log import Context
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.scaled_weights import scaled_weights
 
@@ -26,6 +31,23 @@ def test_cross_entropy(x):
     expect(found, surprises, x, tolerance=1e-6)
     total = limit(lambda x: F.cross_entropy(x, TARGET, reduction="sum"), x, orders=3)
     expect(total, lambda x: mp.fsum(surprises(x)), x, tolerance=1e-6)
+
+
+def test_logits_that_are_equal_up_to_rounding():
+    """0.1 + 0.2 and 0.3 differ by rounding, which is no part of the loss that grows."""
+    scores = torch.tensor([[0.1 + 0.2, 0.3, -1.0], [0.3, 0.1 + 0.2, -2.0]], dtype=torch.float64)
+    levels = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 2.0]]).double()
+    target = torch.tensor([1, 1])
+    found = limit(lambda x: F.cross_entropy(x, target, reduction="none"), {3: scores, 0: levels}, orders=3)
+    wanted = [float(level[:2].logsumexp(0) - level[1]) for level in levels]
+    assert [leading(found, (row,)) for row in range(2)] == [(0, pytest.approx(value)) for value in wanted]
+    context = Context(3)
+    with torch.no_grad(), (mode := LimitMode(context, object())):
+        several = mode.attach(
+            Series((Term(Fraction(3), torch.cat([scores[:1], torch.eye(3).double()]), 1),), Fraction(0))
+        )
+        torch.log_softmax(several, -1)
+    assert context.cancelled == {"": 1}, "the other rows show that the columns differ"
 
 
 @few

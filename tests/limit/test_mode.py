@@ -251,3 +251,16 @@ def test_lower_terms_stay_when_the_network_writes_to_what_they_came_from():
         found = limit(f, a, b)
         assert [t.degree for t in found.terms] == [2, 1]
         assert [t.value.tolist() for t in found.terms] == [[factor] * 3, [factor * v for v in (1, 2, 3)]]
+
+
+def test_lower_terms_stay_when_the_network_writes_to_what_they_became():
+    """y - x is the lower term of y alone."""
+
+    def of_a_difference(x, y):
+        total = x + y
+        rest = total - x
+        rest.mul_(100)
+        return total - x
+
+    found = limit(of_a_difference, {2: torch.ones(3).double()}, {1: torch.arange(1.0, 4.0).double()})
+    assert [(t.degree, t.value.tolist()) for t in found.terms] == [(1, [1.0, 2.0, 3.0])]

@@ -242,3 +242,31 @@ def test_instance_norm_in_evaluation_mode():
 def test_rows_of_equal_values_have_no_spread():
     limit_ = saturated(Apply(lambda x, *_: x[:, :1].expand(-1, 7).std(-1)))
     assert not limit_(torch.randn(4, 6, dtype=torch.float64)).any()
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "std"])
+def test_rows_that_are_all_constant_at_the_leading_order_take_the_next(norm):
+    """Every row of W x is constant at the leading order, and the bias below it is left out at first."""
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shift = nn.Parameter(torch.tensor([1.0, -2.0, 3.0, 0.0], dtype=torch.float64))
+            self.linear = nn.Linear(4, 4, dtype=torch.float64)
+            with torch.no_grad():
+                self.linear.weight.copy_(torch.ones(4, 4))
+
+        def forward(self, x):
+            x = x * self.shift
+            x = self.linear(x) + x
+            return F.layer_norm(x, (4,)) if norm == "layer_norm" else x.std(-1)
+
+    model, x = Network(), torch.randint(-3, 4, (3, 4)).double()
+    limit_ = saturated(model)
+    found = limit_(x)
+    with torch.no_grad():
+        below = x * model.shift + model.linear.bias
+        wanted = F.layer_norm(below, (4,), eps=0) if norm == "layer_norm" else below.std(-1)
+    assert (limit_.used_orders, limit_.doubtful) == (3, 0)
+    assert limit_.output_degrees == (0 if norm == "layer_norm" else 1)
+    assert torch.allclose(found, wanted)

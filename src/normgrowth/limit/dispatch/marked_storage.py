@@ -88,6 +88,12 @@ def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Ser
     )
 
 
+def inner_storages(mark: DegreeMark) -> list[int]:
+    """The storages of a mark: those of lower terms, and of float32 coefficients."""
+    found = [storage._cdata for _, storage, _ in mark.lower]
+    return found if mark.exact is None else [*found, mark.exact._cdata]
+
+
 def mark_of(
     series: Series,
     tensor: Tensor,

@@ -27,6 +27,7 @@ from normgrowth.limit.dispatch.marked_storage import (
     DegreeMark,
     fills,
     flat,
+    inner_storages,
     mark_of,
     owns_its_storage,
     series_of,
@@ -67,6 +68,7 @@ class LimitMode(TorchDispatchMode):
         tensors = _tensors(args, kwargs)
         marks: Marks = {}
         storages: list[int] = []
+        inner: list[int] = []  # storages of the arguments' lower terms
         # Whether some argument has 16 bits, grows, has an exponentially small part, or is infinite.
         half = grows = small = endless = False
         for tensor in tensors:
@@ -76,6 +78,8 @@ class LimitMode(TorchDispatchMode):
             storages.append(storage._cdata)
             if (mark := self._mark(storage)) is not None:
                 marks[id(tensor)] = mark
+                if mark.lower or mark.exact is not None:
+                    inner += inner_storages(mark)
                 grows = grows or not mark.zero
                 small = small or mark.lost or mark.exponential is not None
                 endless = endless or mark.diverges is not None
@@ -95,9 +99,10 @@ class LimitMode(TorchDispatchMode):
         dtype = result_dtype(schema, args, kwargs, tensors, half) if half or kwargs else None
         result = self._ruled(func, schema.name, args, kwargs, marks, dtype, half)
         if isinstance(result, Series):
-            return self.attach(_diverging(_losing(result, lost), refusal), storages, dtype)
+            return self.attach(_diverging(_losing(result, lost), refusal), storages, dtype, inner)
         return _map(
-            lambda value: self.attach(_diverging(_losing(value, lost), refusal), storages, dtype), result
+            lambda value: self.attach(_diverging(_losing(value, lost), refusal), storages, dtype, inner),
+            result,
         )
 
     def _in_place(
@@ -204,8 +209,18 @@ class LimitMode(TorchDispatchMode):
             whole = flat(tensor.untyped_storage(), tensor, tensor.dtype)
         _hang(tensor, DegreeMark(self.run, degree, sources, [], None, zero=not nonzero(whole)))
 
-    def attach(self, value: Any, taken: Collection[int] = (), dtype: torch.dtype | None = None) -> Any:
-        """A new tensor for a series, in 16 bits if `dtype` has 16. taken: storages of the operation's arguments."""
+    def attach(
+        self,
+        value: Any,
+        taken: Collection[int] = (),
+        dtype: torch.dtype | None = None,
+        inner: Collection[int] = (),
+    ) -> Any:
+        """A new tensor for a series, in 16 bits if `dtype` has 16.
+
+        taken: storages of the operation's arguments; inner: storages of their lower terms. The network may write to the
+        new tensor, so it gets none of these.
+        """
         if not isinstance(value, Series):
             if dtype in HALVES and isinstance(value, Tensor) and value.is_floating_point():
                 return value.to(dtype)
@@ -214,7 +229,7 @@ class LimitMode(TorchDispatchMode):
         if value.unfinished is not None and not top.is_contiguous():
             value = with_all_orders(value)
         storage = top.untyped_storage()
-        if storage._cdata in taken or not fills(top, storage):
+        if (cdata := storage._cdata) in taken or cdata in inner or not fills(top, storage):
             top = top.clone(memory_format=torch.contiguous_format)
             storage = top.untyped_storage()
         if dtype in HALVES and top.dtype == torch.float32:

@@ -69,16 +69,20 @@ def _distances(operation: Operation, x: Series, dims: list[int]) -> tuple[Series
     if away.zero:
         return away, None
     terms, lost = [], None
-    for t in away.terms:
-        original = x.at(t.degree)
-        assert original is not None, "the mean has the same degrees as its input"
-        noise = FLAT * operation.context.eps(t.value.dtype) * original.abs().amax(dims, keepdim=True)
-        flat = t.value.abs().amax(dims, keepdim=True) <= noise
+    for original in x.terms:
+        value = away.at(original.degree)
+        size = original.value.abs().amax(dims, keepdim=True)
+        if value is None:  # constant in every row
+            flat = torch.ones_like(size, dtype=torch.bool)
+        else:
+            noise = FLAT * operation.context.eps(value.dtype) * size
+            flat = value.abs().amax(dims, keepdim=True) <= noise
         if bool(flat.any()):
-            gone = flat & (noise > 0)
+            gone = flat & (size > 0)
             lost = gone if lost is None else lost | gone
-            t = Term(t.degree, t.value.masked_fill(flat, 0.0), t.sources)
-        terms.append(t)
+            value = None if value is None else value.masked_fill(flat, 0.0)
+        if value is not None:
+            terms.append(Term(original.degree, value, original.sources))
     return without_zeros(terms, away.rest), lost
 
 

@@ -1,5 +1,6 @@
 """Rules for softmax and its logarithm."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -7,7 +8,16 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.pass_log import Tie
-from normgrowth.limit.power_series import ZERO, Series, Term, hides, highest, mask_bound, with_all_orders
+from normgrowth.limit.power_series import (
+    ZERO,
+    Series,
+    Term,
+    hides,
+    highest,
+    mask_bound,
+    with_all_orders,
+    without_zeros,
+)
 from normgrowth.limit.rules.arithmetic import add
 from normgrowth.limit.rules.attention.head_groups import at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.shares import shares_of
@@ -78,4 +88,25 @@ def log_softmax(operation: Operation, x: Series, dim: int, *_: Any) -> Series:
     shares = found.top.value
     winner = shares.argmax(dim, keepdim=True)
     largest = x.map(lambda value: value.gather(dim, winner))
-    return add(add(x, largest, -1), Series((Term(ZERO, shares.amax(dim, keepdim=True).log(), 0),)))
+    away = _without_rounding(operation, add(x, largest, -1), x, shares > 0, dim)
+    return add(away, Series((Term(ZERO, shares.amax(dim, keepdim=True).log(), 0),)))
+
+
+def _without_rounding(operation: Operation, away: Series, x: Series, tied: Tensor, dim: int) -> Series:
+    """The distances to the largest entry: 0 for tied entries, whose distance is rounding, which must not grow.
+
+    Entries that are as near, but do not tie, are counted.
+    """
+    if away.zero:
+        return away
+    size = x.top.value.masked_fill(hides(x.top.value), 0.0).abs().amax(dim, keepdim=True)
+    noise = SMALL * operation.context.eps(size.dtype) * size
+    top = away.at(x.top.degree)
+    if top is not None and (count := int(((top != 0) & (top.abs() <= noise) & ~tied).sum())):
+        operation.context.cancelled[operation.context.module] += count
+    terms = [
+        replace(term, value=term.value.masked_fill(tied, 0.0)) if term.degree > 0 else term
+        for term in away.terms
+    ]
+    found = without_zeros(terms, away.rest)
+    return away.changed(terms=found.terms, rest=found.rest, zero=found.zero)
