@@ -70,7 +70,7 @@ def run(scratch: Path) -> dict[str, float]:
         mine.append(seconds(command))
     results = {"whole command on a pair of 430 MB: s": median(mine)}
     if theirs:
-        results["weightlens on one of them: s"] = median(theirs)
+        results["weightlens on one of the files: s"] = median(theirs)
         results["faster than weightlens takes for one of the two"] = median(theirs) / median(mine)
     for megabytes in (430, 2000):
         make_pair(scratch / "many", megabytes, tensors=20_000)

@@ -345,7 +345,7 @@ def overhead(state: dict[str, Any], v: str) -> float:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    return f"{100 * value:+.{digits}f} %"
+    return f"{100 * value:+.{digits}f}%"
 
 
 def overhead_table(models: dict[str, Any]) -> str:
@@ -366,14 +366,14 @@ def overhead_table(models: dict[str, Any]) -> str:
 
         return cell
 
-    goals = " / ".join(f"{100 * MODELS[name]['goal']:.0f} %" for name in models)
+    goals = " / ".join(f"{100 * MODELS[name]['goal']:.0f}%" for name in models)
     row("parameters", lambda _, s: f"{s['parameters'] / 1e6:.1f} M")
     row("a step without anything", lambda _, s: f"{1000 * statistics.median(s['seconds'][NOTHING]):,.0f} ms")
     row("tracker, step not measured", lambda _, s: percent(unmeasured(s), 4))
     row(
         "tracker, every=10",
         lambda _, s: percent((9 * unmeasured(s) + overhead(s, TRACKER)) / 10, 2),
-        f"under {100 * GOAL_EVERY_10:.0f} %",
+        f"under {100 * GOAL_EVERY_10:.0f}%",
     )
     row("tracker, every=1", of(TRACKER), f"at most {goals}")
     titles = {

@@ -61,8 +61,8 @@ def degrees(
     notes, said, unknown = list(loaded.notes), "given", None
     if named and loaded.random and not as_initialized and (changed := generic(loaded.model, seed)):
         notes.append(
-            f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, as if trained; "
-            "as_initialized (--as-initialized) keeps them unchanged"
+            f"{len(changed)} constant parameters (zero biases, unit gains) got noise of {NOISE}, because training "
+            "changes them; as_initialized (--as-initialized) keeps them constant"
         )
     notes += note_on_fixed(fixed)
     if inputs is None:

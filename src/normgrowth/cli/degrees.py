@@ -11,7 +11,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", action="store_true", help="explain which terms are dropped, and why")
     parser.add_argument("--select", default="", metavar="REGEX", help="show only modules whose name matches")
     parser.add_argument(
-        "--depth", type=positive, metavar="N", help="show only modules whose name has at most N parts"
+        "--depth",
+        type=positive,
+        metavar="N",
+        help="show only modules whose name has at most N parts between dots",
     )
     parser.add_argument(
         "--all",

@@ -150,7 +150,7 @@ def between(case: Case) -> Diagnosis | None:
 
 
 def still(case: Case) -> Diagnosis | None:
-    """Match tensors that move in only one run."""
+    """Return the diagnosis that some tensors change in only one of the two runs."""
     for run, (own, other) in (("b", (1, 0)), ("a", (0, 1))):
         steps = case.values("step")
         chosen = [i for i in case.tensors if steps[own][i] == 0 and steps[other][i] > 0]

@@ -164,7 +164,7 @@ class Floor:
         coarse = {stage: base(stage, step_unit) for stage in LIMIT if stage in self._base}
         coarse |= {stage: STEP_UNITS * step_unit for stage in coarse if stage in OF_STEP}
         self._raise(coarse, [stage for stage in coarse if stage in (*OF_STEP, "weights_after")])
-        self._coarse = coarse  # of all stages, once a step was taken
+        self._coarse = coarse  # floors of all stages after the first step
         self._level = {stage: value / JUMP for stage, value in self._base.items()}
         self._tolerance, self._control = tolerance, control or {}
 

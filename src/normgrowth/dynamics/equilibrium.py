@@ -26,8 +26,8 @@ k steps apart are correlated by β₁^k, which multiplies their long-run square 
 
 **Second moments.** Adam divides by √v, not by the rms itself. v contains the newest gradient, which makes large
 updates smaller, and it fluctuates, which makes updates larger. To first order in 1 − β₂, for normal gradients,
-the covariances of the updates become A·β₁^k + B·(β₁β₂)^k; see `_second_moment`. This reduces ‖θ‖² by 0.1 % for
-β = (0.9, 0.999) and by 2 % for (0.9, 0.95).
+the covariances of the updates become A·β₁^k + B·(β₁β₂)^k; see `_second_moment`. This reduces ‖θ‖² by 0.1% for
+β = (0.9, 0.999) and by 2% for (0.9, 0.95).
 
 **Scale-invariant weights** (followed by a norm) have gradients orthogonal to θ with G = γ/‖θ‖. In many dimensions,
 the recursion with this G still holds: ‖θ‖⁴ = γ²·E‖θ‖²/G², with the same rotation and twice the speed. Adam cancels

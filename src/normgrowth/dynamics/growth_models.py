@@ -79,9 +79,8 @@ def verdict(models: Mapping[Model, ModelFit], norms: Floats, *, uncertain: bool)
         said[model] = log(final / norms[0]) if 0 < final < inf else inf if final else -inf
         wide = 0.0
         if uncertain and isfinite(fit.kappa_high) and isfinite(said[model]):
-            edge = (
-                fit.kappa_low if grown < said[model] else fit.kappa_high
-            )  # the end on the side of the measurement
+            # The end of the interval of κ that brings the prediction closer to the measured growth.
+            edge = fit.kappa_low if grown < said[model] else fit.kappa_high
             wide = said[model] * abs((edge / fit.kappa) ** order - 1) if fit.kappa else 0.0
         room = TOLERANCE * max(abs(grown), min(abs(said[model]), 1e3)) + wide + ROUNDING
         miss[model] = abs(said[model] - grown) / room

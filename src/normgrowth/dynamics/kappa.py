@@ -25,7 +25,7 @@ from normgrowth.fit.bootstrap import block_bootstrap_indices
 class Kappa:
     """κ of a series under one model.
 
-    value: pooled over all intervals. low, high: 95 % confidence interval from a seeded block bootstrap over intervals;
+    value: pooled over all intervals. low, high: 95% confidence interval from a seeded block bootstrap over intervals;
     NaN for fewer than 4. ends: the last step of each interval. each: κ of each interval, NaN where it is undefined.
     drift: κ of the later half over that of the earlier half; 1 under Assumption 1.
     """

@@ -38,7 +38,7 @@ class GrowthBudget:
 class ModelFit:
     """One model of the dynamics, aligned or misaligned, fitted to a trace.
 
-    kappa, kappa_low, kappa_high: κ in ‖δ‖ = κη‖θ‖, fitted to the step sizes, with a 95 % confidence interval, which is
+    kappa, kappa_low, kappa_high: κ in ‖δ‖ = κη‖θ‖, fitted to the step sizes, with a 95% confidence interval, which is
     NaN for few intervals. kappa_drift: κ of the later half over κ of the earlier half; 1 under Assumption 1.
     kappa_by_interval: κ of each interval; NaN if undefined. growth_kappa: the κ that reproduces the growth of the norm;
     it equals kappa if the model is right. predicted: norms at the steps, from the given κ or else the fitted one.

@@ -55,7 +55,7 @@ class Law:
         return self.curve(t, *(params[name] for name in self.params))
 
 
-BEYOND = (0.0, inf)  # an interval that reaches the bounds of the shape is open
+BEYOND = (0.0, inf)  # the interval of a shape that reaches the bounds of its search: the data do not bound it
 
 
 def _fixed(function: Callable[[Floats], Floats]) -> Callable[[Floats, Floats], Basis]:

@@ -7,13 +7,13 @@ AICc is computed twice, because the standard one is unreliable here. `aicc` is t
 It assumes independent residuals. `aicc_effective` replaces the first n by the effective sample size n_eff of the
 residuals. This discounts the likelihood by the factor by which autocorrelation widens variances, as is done for
 overdispersed counts (QAICc, Burnham and Anderson 2002, section 2.5). `weight` and `best` use it. On data from
-`sqrt` with 104 points and noise of ρ = 0.97, the textbook AICc prefers the more general `power` in 81 % of 200
-trials, the discounted one in 23 %; for independent noise both do in 10 %. n_eff is taken from the fitted law with
+`sqrt` with 104 points and noise of ρ = 0.97, the textbook AICc prefers the more general `power` in 81% of 200
+trials, the discounted one in 23%; for independent noise both do in 10%. n_eff is taken from the fitted law with
 the smallest residual variance, because the residuals of a law that misses the data are not noise. See
 `normgrowth.fit.bootstrap`.
 
 With few points, the last term alone would decide, so no law is chosen. `SeriesFit.points_needed` is the required
-number, 11 for all nine laws. On 196 series each of 5, 6, 7, 8 and 10 points (seven laws, noise of 0.2 and 2 %, ρ = 0
+number, 11 for all nine laws. On 196 series each of 5, 6, 7, 8 and 10 points (seven laws, noise of 0.2 and 2%, ρ = 0
 and 0.9), AICc preferred the wrong law to the right one by 10 or more in 57, 24, 6, 0 and 2 series; with 12 to 30
 points, in 8 of 784. A small n_eff needs no such rule, because the likelihood is already discounted: among 185 series
 of at least 12 points with n_eff of at most 4, this never happened.

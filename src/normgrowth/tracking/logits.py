@@ -62,7 +62,9 @@ class Logits:
     def _enter(self, model: nn.Module, _: Any) -> None:
         if self._depth:
             self._depth += 1
-        elif torch.is_grad_enabled() and self._due():  # evaluations between steps do not count
+        elif (
+            torch.is_grad_enabled() and self._due()
+        ):  # forward passes without gradients are evaluation, and are not measured
             self._depth, self._watches = 1, not _has_fast_path(model)
             if self._watches:
                 self._scores.__enter__()

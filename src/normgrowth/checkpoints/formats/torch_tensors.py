@@ -215,7 +215,7 @@ def _storage(storage: Any) -> tuple[str, str, str, int, int]:
     shift = 0
     if view and view[0] is not None:  # in the legacy format: a part of another storage
         if type(view[0]) is not tuple or len(view[0]) != 3 or not _is_size(view[0][1]):
-            raise MalformedPickle("has a storage that is an invalid part of another")
+            raise MalformedPickle("has a storage with an invalid reference to the storage that contains it")
         shift = view[0][1]
     return storage_class(kind), key, location, count, shift
 
@@ -263,7 +263,7 @@ class StoredTensor:
     strides: tuple[int, ...] | None  # None: row-major
     entry: str  # the archive's entry that has the values
     entry_bytes: int
-    offset: int  # of the first value in the entry, in values
+    offset: int  # position of the first value in the entry, counted in values
 
 
 def stored_tensor(value: Any) -> StoredTensor:

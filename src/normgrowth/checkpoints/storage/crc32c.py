@@ -28,7 +28,7 @@ def joined(first: int, second: int, size: int) -> int:
     return _product(first, _power(size)) ^ second
 
 
-@lru_cache(maxsize=1024)  # the parts of a file have few different sizes
+@lru_cache(maxsize=1024)  # cached, since the parts of a file have only a few different sizes
 def _power(size: int) -> int:
     """x to the power of 8 · size modulo the polynomial: the factor for appending that many zero bytes."""
     result, square = _ONE, _ONE >> 8  # x⁸

@@ -43,7 +43,7 @@ class Direction:
 
     steps, angle, total: the end of each interval, its angle in radians, and the angles summed so far. The
     sum is a lower bound of the total turn: between checkpoints the direction may turn back and forth.
-    q, low, high: angle²/h ∝ t^(−q) over the last decade of steps, with a 95 % confidence interval; NaN if
+    q, low, high: angle²/h ∝ t^(−q) over the last decade of steps, with a 95% confidence interval; NaN if
     there are too few intervals.
     lags: cosines at increasing lags, for the lags in the trace. doubled: cosines of θ_t with θ_{t/2}.
     """
@@ -122,7 +122,7 @@ def _exponent(t: Floats, angle: Floats, h: NDArray[np.integer]) -> tuple[float, 
 
 
 def _doubled(lags: tuple[Lag, ...]) -> Lag:
-    """Return for each step the cosine with the checkpoint nearest to half of that step, within 10 %."""
+    """Return for each step the cosine with the checkpoint nearest to half of that step, within 10%."""
     best: dict[int, tuple[float, int, float]] = {}
     for lag in lags:
         for step, earlier, cosine in zip(lag.steps, lag.earlier, lag.cosine, strict=True):

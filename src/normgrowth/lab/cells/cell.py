@@ -45,7 +45,7 @@ class Outcome:
                        is linear. NaN for Adam with coupled decay, where the contribution cannot be separated
     growth_alignment   the rest of 2⟨θ,δ⟩ (all of it if growth_decay is NaN)
     growth_steps       ‖δ‖²
-    loss_start, _end   nats per token of training batches before their steps, over the first and last 5 % of the steps
+    loss_start, _end   nats per token of training batches before their steps, over the first and last 5% of the steps
     dev_loss           nats per token after the last step, on the development sentences; NaN if the cell diverged
     gradient_norm      root mean square over steps of the gradient norm after clipping
     numel              number of counted parameters

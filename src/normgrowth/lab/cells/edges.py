@@ -1,7 +1,7 @@
 """Where growth ends in each column of a sweep: measured, and predicted for random gradients.
 
 At the edge, the terms of the budget cancel: alignment + steps = −decay. For AdamW with random gradients, the edge is at
-λ* = ηC/(2‖θ₀‖²) for any β₁. But with β₁ = 0.9, ‖δ‖² compensates only 5 % of the decay and ⟨θ,δ⟩ the other 95 %, because
+λ* = ηC/(2‖θ₀‖²) for any β₁. But with β₁ = 0.9, ‖δ‖² compensates only 5% of the decay and ⟨θ,δ⟩ the other 95%, because
 the moving average in Adam's step contains gradients that are already part of θ.
 """
 

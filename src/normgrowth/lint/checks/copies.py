@@ -105,8 +105,8 @@ def _original_row(members: Sequence[int], n: int, apart: Distance) -> int:
 
     first, last = run = min(runs, key=both)
     if last == n - 1 and first > 0:
-        # Either training stopped, or the final weights were copied into earlier steps. In the second case, the distance
-        # grows at least by a factor equal to the number of equal checkpoints.
+        # Either training stopped, or the final weights were copied into earlier steps. If k checkpoints are copies, the
+        # last real step before them spans k intervals, so its distance grows by a factor of about k or more.
         jump = TWO_INTERVALS if len(members) == 2 else 1.5
         stopped = first >= 2 and into(run) <= jump * apart(first - 2, first - 1)
         return first if stopped else last

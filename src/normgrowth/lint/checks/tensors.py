@@ -10,10 +10,10 @@ from normgrowth.trace.sampling.finding import Finding, Kind
 
 
 def odd_runs(values: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return the runs (start, stop) that deviate from the rest.
+    """Return the runs of equal values, as (start, stop), that deviate from the rest.
 
-    After a single permanent change, this is the second run. After several changes, it is every run whose value is not
-    the most frequent one.
+    If the value changes once, this is the run after the change. If it changes several times, it is every run whose
+    value is not the most frequent one.
     """
     ends = np.cumsum([len(list(run)) for _, run in groupby(values)]).tolist()
     runs = list(zip([0, *ends], ends, strict=False))

@@ -270,8 +270,8 @@ def _gain(
     if added[0] > 4 * max(kept, default=0.0):
         return None  # a checkpoint of another run is far from all places, only less so from the small initial weights
     if len(removed) == 1 and removed[0] < 1.5 * max(_around(line, move.removed, distances), default=np.inf):
-        # At an end of the line, one interval is the only evidence. After a drop of the learning rate, the last
-        # checkpoint is close to all earlier ones, but then this interval is not longer than the others.
+        # At an end of the series, one interval is the only evidence, and it has to be longer than the others. A drop of
+        # the learning rate before the last checkpoint makes it shorter.
         return None
     return sum(removed) - sum(added)
 
@@ -303,7 +303,7 @@ class Stray:
     places: range
     before: int | None
     after: int | None
-    returns: bool  # True: the line continues after these places; False: it breaks at places.start
+    returns: bool  # whether the trajectory continues after these places; otherwise it breaks at places.start
 
 
 def rescaled(left: float, cosine: float) -> bool:

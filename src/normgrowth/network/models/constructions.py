@@ -274,8 +274,11 @@ def _assemble(
     extra: Mapping[str, Mapping[str, float]] | None = None,
     collect: bool = False,
 ) -> Construction:
-    """heads: name -> (queries, keys); units: (inputs of the unit, its weight in each logit); extra: features of
-    symbols; collect: add a second layer that takes the means of the units."""
+    """Return a construction with these heads and units.
+
+    heads: name -> (queries, keys). units: pairs of a unit's inputs and its weight in each logit. extra: features of
+    symbols. collect: add a second layer that takes the means of the units.
+    """
     symbols = [*symbols, BEGIN, END]
     extra = extra or {}
     more = list(dict.fromkeys(name for features in extra.values() for name in features))

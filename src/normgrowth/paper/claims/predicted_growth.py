@@ -39,9 +39,9 @@ class Predicted:
 @dataclass(frozen=True)
 class Prediction(Claim):
     """From the first third of a run, κ in ‖δ‖ = κη‖θ‖ and a power law a·t^p + b are fitted; both predict the norm of
-    the rest. A run is explained if misaligned dynamics miss by at most 10 %, and by no more than the power law and a
+    the rest. A run is explained if misaligned dynamics miss by at most 10%, and by no more than the power law and a
     constant norm. Holds if T5 (total and encoder) and all models trained here are explained. In part if some of them
-    are, or if eq. (2) with steps of constant size, √(b² + a²t), misses T5's norms by at most 10 %.
+    are, or if eq. (2) with steps of constant size, √(b² + a²t), misses T5's norms by at most 10%.
     """
 
     id, where, needs = "prediction", "§5.3, §5.4, §5.5", ("language_models",)

@@ -39,13 +39,13 @@ def rank_correlation(x: NDArray[Any], y: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class FinalLayers(Claim):
-    """Holds if in Figure 2 T5 and XLNet end at 0.9 or more, RoBERTa at 0.65 after 0.94, BERT lowest in its last layer
-    and in its mean over layers, and every line has as many layers as that of random weights; in part if a line has
-    fewer.
+    """Holds if in Figure 2 T5 and XLNet end at 0.9 or more, RoBERTa falls from 0.94 to 0.65, BERT is lowest
+    in its last layer and in its mean over layers, and every line has as many layers as that of random weights; in part
+    if a line has fewer.
     """
 
     id, where, figure = "saturation-final", "§4.1, Fig. 2", "fig2"
-    statement = "The last layers of T5 and XLNet reach 0.9, RoBERTa 0.65 after 0.94; BERT is lower."
+    statement = "The last layers of T5 and XLNet reach 0.9, RoBERTa falls from 0.94 to 0.65; BERT is lower."
     published, source = "0.9, 0.9, 0.65 (0.94 before it)", FIGURE_2
     scope = "published levels at c = 1000; T5's are those of the decoder; a last layer can differ much from the mean"
     would_change = WEIGHTS

@@ -16,7 +16,7 @@ NEAR = 0.5  # largest ratio of attended to visible distance of a head that focus
 @dataclass(frozen=True)
 class Conversion(Claim):
     """Only models that learned and have a saturation of 0.98 or more are judged, since those of the paper have 1.00. A
-    model is converted if its saturated network keeps at least 90 % of the top predictions and is not significantly less
+    model is converted if its saturated network keeps at least 90% of the top predictions and is not significantly less
     accurate (the intervals overlap). Holds if each of these models is converted; in part if some are; does not hold if
     none is. Not shown if no model is that saturated.
     """

@@ -190,7 +190,7 @@ class DirectionConsecutive(Claim):
 
 @dataclass(frozen=True)
 class DirectionConverges(Claim):
-    """The squared angle per step falls as t^−q. Holds if the 95 % interval of q is above 2, where the angles have a
+    """The squared angle per step falls as t^−q. Holds if the 95% interval of q is above 2, where the angles have a
     finite sum; does not hold if it is below 0, where angles do not fall; else not shown, since later turns may undo
     earlier ones.
     """
@@ -228,7 +228,7 @@ class DirectionConverges(Claim):
 
 @dataclass(frozen=True)
 class FallingAlignment(Claim):
-    """Holds if, on the total and on the encoder, the alignment falls to 0.1 or less and ‖δ‖² contributes at least 90 %
+    """Holds if, on the total and on the encoder, the alignment falls to 0.1 or less and ‖δ‖² contributes at least 90%
     of the growth of ‖θ‖²; in part if only the first is true.
     """
 
@@ -268,9 +268,9 @@ class FallingAlignment(Claim):
 
 @dataclass(frozen=True)
 class StepSize(Claim):
-    """Holds if, on the total and on the encoder and for large t from 30, 50 and 60 % of training, ‖δ‖ changes by less
-    than 20, and the last ‖δ‖ is within 5 % of the value that its number of steps implies. Does not hold if every change
-    is more than 20 % of the mean ‖δ‖; else in part.
+    """Holds if, on the total and on the encoder and for large t from 30, 50 and 60% of training, ‖δ‖ changes by less
+    than 20, and the last ‖δ‖ is within 5% of the value that its number of steps implies. Does not hold if every change
+    is more than 20% of the mean ‖δ‖; else in part.
     """
 
     id, where, figure = "step-size", "§5.5, Fig. 5", "fig5"

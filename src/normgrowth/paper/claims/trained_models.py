@@ -23,7 +23,7 @@ PAPER_LAYERS, PAPER_EPOCHS = 12, 5  # of the paper's language models
 @dataclass(frozen=True)
 class UniformGrowth(Claim):
     """Holds if, in T5 and in every model trained here, the ratio of each layer's norm to that of all layers changes by
-    at most 10 % over the later half of training; in part if that is true for T5 or for some models.
+    at most 10% over the later half of training; in part if that is true for T5 or for some models.
     """
 
     id, where, needs = "uniform-growth", "Prop. 1, §4", ("language_models",)
@@ -31,7 +31,7 @@ class UniformGrowth(Claim):
     published, source = "called reasonable", "text; T5 published (Figure 1)"
     scope = "layers, not single parameters: scalar-growth judges those"
     would_change = (
-        "Longer runs: local exponents of T5's layers differ by 0.15, which would change ratios by 40 % over a tenfold "
+        "Longer runs: local exponents of T5's layers differ by 0.15, which would change ratios by 40% over a tenfold "
         "number of steps."
     )
     t5_least: float = number("T5: smallest factor of a layer, whole training")
@@ -40,7 +40,7 @@ class UniformGrowth(Claim):
     t5_least_power: float = number("T5: smallest local exponent of a layer, later half")
     t5_largest_power: float = number("T5: largest local exponent")
     models: float = number("models here")
-    steady: float = number("of these with ratios that move by 10 % at most")
+    steady: float = number("of these with ratios that move by 10% at most")
     largest_move: float = number("models here: largest move")
 
     @classmethod
@@ -65,7 +65,7 @@ class UniformGrowth(Claim):
             f"Over the later half of training, ratios of T5's layers change by at most {self.t5_move:.1%}, with local "
             f"exponents from {self.t5_least_power:.2f} to {self.t5_largest_power:.2f} (growth factors from "
             f"{self.t5_least:.1f} to {self.t5_largest:.1f} over all of training). In {self.steady:.0f} of "
-            f"{self.models:.0f} models trained here they change by at most 10 % (largest change "
+            f"{self.models:.0f} models trained here they change by at most 10% (largest change "
             f"{self.largest_move:.1%})."
         )
         uniform = self.t5_move <= STEADY
@@ -95,8 +95,8 @@ def local_exponents(norms: Matrix) -> Floats:
 
 @dataclass(frozen=True)
 class ScalarGrowth(Claim):
-    """Holds if in every model trained here at least 99 % of the scalars grow in magnitude and at most 1 % change sign;
-    in part if at least 90 % grow. Else it does not hold if the norm of a model doubled, and is not shown otherwise.
+    """Holds if in every model trained here at least 99% of the scalars grow in magnitude and at most 1% change sign;
+    in part if at least 90% grow. Else it does not hold if the norm of a model doubled, and is not shown otherwise.
     """
 
     id, where, needs = "scalar-growth", "Prop. 1, §4", ("language_models",)

@@ -44,7 +44,7 @@ def _phase(ax: "Axes", found: SweepGrid, figure: "Figure") -> None:
 
     x, y = (_places(axis) for axis in (found.x, found.y))
     factor = np.where(found.diverged, np.nan, found.log_factor)
-    scale = SymLogNorm(NEAR, vmin=-MOST, vmax=MOST)  # so that growth by 1 % shows
+    scale = SymLogNorm(NEAR, vmin=-MOST, vmax=MOST)  # so that growth by 1% shows
     mesh = ax.pcolormesh(_corners(x), _corners(y), factor.T, cmap="RdBu_r", norm=scale, rasterized=True)
     bar = figure.colorbar(mesh, ax=ax, extend="both", pad=0.02)
     bar.set_ticks(np.log10(FACTORS).tolist(), labels=[f"{factor:g}" for factor in FACTORS])

@@ -14,7 +14,7 @@ from normgrowth.trace.sampling.finding import fault_messages
 if TYPE_CHECKING:
     from rich.console import Console
 
-TERMS = "Some shares of the growth are outside 0–100 %, so the table shows the terms of ‖θ‖² themselves."
+TERMS = "Some shares of the growth are outside 0–100%, so the table shows the terms of ‖θ‖² themselves."
 
 
 def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:

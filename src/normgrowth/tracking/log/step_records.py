@@ -91,7 +91,7 @@ def record_blocks(
         if level not in layout.levels:
             continue
         group = np.arange(len(names)) if group is None else np.asarray(group, np.intp)
-        # Groups of consecutive steps follow each other, so that all steps are grouped at once.
+        # The groups of each step have numbers of their own, so that one call sums the groups of all steps.
         offset = np.arange(len(steps))[:, None] * len(names)
         place = np.where(group >= 0, offset + group, -1).reshape(-1)
         size = len(steps) * len(names)

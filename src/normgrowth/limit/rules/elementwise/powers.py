@@ -41,7 +41,7 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
 
     found = by_element(x, f)
     found = expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
-    found.known_zeros = x.known_zeros  # safe: `found` is not shared yet
+    found.known_zeros = x.known_zeros  # in place: nothing else refers to `found` yet
     if x.exponential is None:
         return found
     return found.changed(exponential=_small_part(x, x.exponential, float(p)), lost=x.lost)
