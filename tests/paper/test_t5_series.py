@@ -86,6 +86,19 @@ def test_claims_are_judged_on_the_traced_series(series):
     assert aligned["share of growth by steps: total"] == pytest.approx(1, abs=0.2)
 
 
+def test_other_claims_about_t5_use_the_traced_series(series):
+    found = judge(CLAIMS["dynamics"], Evidence(t5=series))
+    assert found.data == f"text; T5 {series.source}"
+    assert found.measured["T5: norm at the end"] == pytest.approx(np.linalg.norm(stacked("both")[-1]))
+    layers = series.encoder_matrix()
+    assert layers.layers == [0, 1, 2, 3]
+    squares = (layers.values**2).sum(axis=1)
+    np.testing.assert_allclose(squares, (stacked("encoder") ** 2).sum(axis=1), rtol=1e-12)
+    published = PublishedT5().encoder_matrix()
+    assert published.values.shape == (104, 12)
+    assert published.values[0] == pytest.approx(87.85, abs=0.1)
+
+
 def test_a_claim_of_another_figure_rests_on_what_it_did(series):
     assert judge(CLAIMS["encoder-degree"], Evidence(t5=series)).data.startswith("text")
 

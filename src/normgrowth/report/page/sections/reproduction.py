@@ -33,8 +33,9 @@ def sections(content: Content) -> list[Section]:
 
 def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> list[Section]:
     """The sections of one reproduction. place: its index on the page."""
-    note = "Gray: published by the authors. Each verdict follows from the measured numbers by the rule in its row."
-    found = [Section("claims", "The claims", items=[_claims(result.claims)], notes=[note])]
+    note = "Gray: published by the authors. Each verdict follows from the measured numbers by the rule of its claim."
+    tables = [_claims(result.claims), _grounds(result.claims)]
+    found = [Section("claims", "The claims", items=tables, notes=[note])]
     if pictures:
         colors = "Gray: published. Colors: measured here. Values derived from published numbers are labeled as derived."
         found.append(Section("figures", "The figures", [colors], pictures))
@@ -65,8 +66,18 @@ def _claims(claims: Sequence[Judgment]) -> Table:
             words("published", published, ["published"] * len(claims)),
             words("verdict here", [claim.verdict for claim in claims], looks),
             words("why", [claim.reason for claim in claims]),
-            words("measured here", [measured_numbers(claim.measured) for claim in claims]),
+        ],
+    )
+
+
+def _grounds(claims: Sequence[Judgment]) -> Table:
+    """What each verdict is based on: a table of its own, since one with all columns is wider than the page."""
+    return Table(
+        "Rules, numbers and limits of the verdicts",
+        [
+            words("claim", [claim.id for claim in claims]),
             words("rule", [claim.rule for claim in claims]),
+            words("measured here", [measured_numbers(claim.measured) for claim in claims]),
             words("scope", [claim.scope for claim in claims]),
             words("data", [claim.data for claim in claims]),
             words("what would change it", [claim.would_change for claim in claims]),
