@@ -22,7 +22,7 @@ from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY, Axis
 from normgrowth.lab.cells.cell import SQUARE
 from normgrowth.lab.settings import TrainSettings, preset
 from normgrowth.sweep import sweep
-from normgrowth.tracking.tensor_sums import local, summed
+from normgrowth.tracking.tensor_sums import local, tensor_sums
 from normgrowth.tracking.tracked_parameters import watch
 
 KEPT = Path(__file__).parent.parent / "docs" / "records" / "decay"
@@ -68,7 +68,7 @@ def paper_sized(data: Path) -> None:
     model = new_model(settings, corpus_of(settings, data))
     weights = [local(tensor) for tensor in watch(model, Selection(settings.include)).tensors]
     numel = sum(tensor.numel() for tensor in weights)
-    norm = float(summed(weights)[:, SQUARE].sum().sqrt())
+    norm = float(tensor_sums(weights)[:, SQUARE].sum().sqrt())
     edge = stationary_decay(norm, "adamw", lr=1e-3, numel=numel) / 1e-3
     KEPT.mkdir(parents=True, exist_ok=True)
     facts = {"norm_start": norm, "numel": numel, "edge_over_lr": edge}

@@ -25,7 +25,7 @@ from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches, read_rows
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.scaling.curves import paper_configs
-from normgrowth.network.scaling.result import joined
+from normgrowth.network.scaling.result import joined_scalings
 from normgrowth.records import concatenated
 from normgrowth.stored_result import StoredResult
 
@@ -96,7 +96,7 @@ def figure4(_: str | None) -> None:
     parts = []
     for config in paper_configs():
         parts.append(scaling(config, seeds=range(SEEDS), progress=_say))
-        result = joined(parts)
+        result = joined_scalings(parts)
         _keep("figure4", [result.records.table], result.stored.fields)
 
 

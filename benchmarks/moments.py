@@ -14,14 +14,14 @@ from safetensors.numpy import load_file
 
 from normgrowth.checkpoints.formats.safetensors import read_safetensors
 from normgrowth.engine import available_cores
-from normgrowth.trace.by_step import measure
+from normgrowth.trace.by_step import measure_checkpoint
 
 ROUNDS = 9
 
 
 def ours(paths: list[Path]) -> float:
     a, b = map(read_safetensors, paths)
-    moments = measure(b, [("previous", a)], list(b.tensors))
+    moments = measure_checkpoint(b, [("previous", a)], list(b.tensors))
     a.close()
     b.close()
     return float(moments.against["previous"].delta.sum())

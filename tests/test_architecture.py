@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -248,6 +249,21 @@ def test_importing_verbs_is_light_and_hides_no_function():
     code += "\nimport normgrowth as ng, types"
     code += f"\nassert not any(isinstance(getattr(ng, v), types.ModuleType) for v in {list(VERBS_RETURN)})"
     assert not loaded_after(code) & {"numpy", "torch", "transformers", "pandas", "pyarrow", "matplotlib"}
+
+
+def test_the_guide_names_files_and_folders_that_exist():
+    root = SOURCE.parents[1]
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tracked = [*MODULES, *(root / "tests").rglob("*.py"), *root.glob("*.py")]
+    paths = {path.as_posix() for path in tracked}
+    files = set(re.findall(r"[\w/]+\.py\b", text))
+    assert len(files) > 40
+    named = {
+        name for name in files if not set(name) & set("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    }  # KIND.py is a pattern
+    assert not {name for name in named if not any(path.endswith(f"/{name}") for path in paths)}
+    tree = re.findall(r"\b([a-z_]+)/ ", text)
+    assert {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name[0] != "_"} <= set(tree)
 
 
 def test_packages_have_about_ten_modules():

@@ -8,7 +8,7 @@ from own_folders import make_sweep, make_train, run
 import normgrowth
 from normgrowth.errors import FolderMismatch, SchemaError
 from normgrowth.records import Records
-from normgrowth.workspace import read_json, write_json
+from normgrowth.workspace import read_json_object, write_json
 
 KEPT = Path(__file__).parent.parent / "docs" / "records"
 TYPES = {
@@ -79,7 +79,7 @@ def test_a_run_with_settings_json_is_resumed(tmp_path):
     """Earlier versions wrote settings.json instead of request.json, and `kind` instead of `network`."""
     folder = tmp_path / "run"
     make_train(folder)
-    request = read_json(folder / "request.json")["request"]
+    request = read_json_object(folder / "request.json")["request"]
     earlier = {"kind" if name == "network" else name: value for name, value in request.items()}
     del earlier["hold"]  # a setting that is newer than the folder
     write_json(folder / "settings.json", earlier)
@@ -87,7 +87,7 @@ def test_a_run_with_settings_json_is_resumed(tmp_path):
     before = (folder / "best/model.safetensors").stat().st_mtime_ns
     make_train(folder)
     assert (folder / "best/model.safetensors").stat().st_mtime_ns == before  # nothing was trained
-    assert read_json(folder / "request.json")["request"] == request
+    assert read_json_object(folder / "request.json")["request"] == request
     for name in ("settings.json", "hold"):
         (folder / "request.json").unlink()
         if name == "hold":
@@ -103,14 +103,14 @@ def test_a_run_with_settings_json_is_resumed(tmp_path):
 def test_a_sweep_with_sweep_json_uses_its_cells(tmp_path):
     folder = tmp_path / "sweep"
     make_sweep(folder)
-    request = read_json(folder / "request.json")["request"]
+    request = read_json_object(folder / "request.json")["request"]
     (folder / "request.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
     for earlier in (request, {}):  # the first versions wrote no request
         renamed = {"kind" if name == "network" else name: value for name, value in earlier.items()}
         write_json(folder / "sweep.json", {"format": 1, "request": renamed})
         make_sweep(folder)
-        assert read_json(folder / "request.json")["request"] == request
+        assert read_json_object(folder / "request.json")["request"] == request
         assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == before
         (folder / "request.json").unlink()
     write_json(folder / "sweep.json", {"format": 1, "request": {**request, "seed": 1}})

@@ -17,7 +17,7 @@ from normgrowth import InputError, Records
 from normgrowth.errors import FolderMismatch, RecordsMismatch
 from normgrowth.records import Block
 from normgrowth.stored_result import FILE, PAIRED, SIDECAR, StoredResult, write_parquet
-from normgrowth.workspace import read_json, write_json
+from normgrowth.workspace import read_json_object, write_json
 
 
 def stored(number=0, steps=3, **fields):
@@ -184,7 +184,7 @@ def test_an_output_folder_of_an_earlier_version_is_resumed(tmp_path):
     """Its request says scope where this version says include."""
     source, out = write_series(tmp_path / "walk", walk(4)), tmp_path / "out"
     records = normgrowth.trace(source, out).records
-    request = read_json(out / "request.json")
+    request = read_json_object(out / "request.json")
     request["request"]["scope"] = request["request"].pop("include")
     write_json(out / "request.json", request)
     before = {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()}

@@ -8,7 +8,7 @@ from normgrowth.errors import FolderLocked, FolderMismatch
 from normgrowth.records import Block, Records
 from normgrowth.serialization.checksums import ARRAYS, COMPRESSED_ARRAYS, OBJECT, TABLE
 from normgrowth.stored_result import StoredResult
-from normgrowth.workspace import REQUEST, Cache, Workspace, read_json, replacing, tidy, write_json
+from normgrowth.workspace import REQUEST, Cache, Workspace, read_json_object, replacing, tidy, write_json
 
 REQUESTED = {"include": "blocks", "lags": (1, 10)}
 
@@ -69,7 +69,7 @@ def test_overwrite_removes_the_old_result_and_nothing_else(tmp_path):
     with Workspace.open(tmp_path, "heads", {"text": "t"}, overwrite=True):
         kept = {path.name for path in tmp_path.rglob("*") if path.is_file()}
         assert kept == {".lock", REQUEST, "mine.txt", "thesis.tex"}
-    assert read_json(tmp_path / REQUEST)["kind"] == "heads"
+    assert read_json_object(tmp_path / REQUEST)["kind"] == "heads"
 
 
 def test_a_folder_from_before_is_judged_by_its_records(tmp_path):
@@ -116,7 +116,7 @@ def test_a_damaged_request_is_refused_and_can_be_overwritten(tmp_path, damage):
         pass
     with Workspace.open(tmp_path, "trace", {}, overwrite=True):
         pass
-    assert read_json(tmp_path / REQUEST)["kind"] == "trace"
+    assert read_json_object(tmp_path / REQUEST)["kind"] == "trace"
 
 
 def test_every_flipped_bit_of_a_json_file_is_noticed_or_harmless(tmp_path):
@@ -128,7 +128,7 @@ def test_every_flipped_bit_of_a_json_file_is_noticed_or_harmless(tmp_path):
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         try:
-            found = read_json(path)
+            found = read_json_object(path)
         except ValueError:
             continue
         assert {name: found[name] for name in content} == content
@@ -220,7 +220,7 @@ def test_the_request_of_an_earlier_sweep_is_compared(tmp_path, earlier, differs)
     defaults = {"layers": 12, "lr": 1e-3}
     if differs is None:
         with Workspace.open(tmp_path, "sweep", request, defaults=defaults):
-            assert read_json(tmp_path / REQUEST)["request"] == request
+            assert read_json_object(tmp_path / REQUEST)["request"] == request
         return
     with (
         pytest.raises(FolderMismatch) as caught,

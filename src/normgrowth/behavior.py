@@ -59,7 +59,7 @@ def behavior(
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.errors import InputError
-    from normgrowth.network.behavior.predictions import measure
+    from normgrowth.network.behavior.predictions import measure_behavior
     from normgrowth.network.behavior.result import BehaviorOptions
     from normgrowth.network.measured import measure_each, source_of
 
@@ -89,7 +89,7 @@ def behavior(
     )
 
     def measured(one: "Any", name: str) -> "Behavior":
-        return measure(one, texts, options, load=load, run=run or name, progress=progress)
+        return measure_behavior(one, texts, options, load=load, run=run or name, progress=progress)
 
     request = {"text": source_of(texts), "sentences": sentences, "c": list(options.c), "exact": exact}
     request |= {"hard_attention": hard_attention, "objective": objective, "masked_share": masked_share}

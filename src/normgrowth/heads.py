@@ -54,7 +54,7 @@ def heads(
     out: output folder; overwrite: replace another result there.
     """
     from normgrowth.errors import InputError
-    from normgrowth.network.heads.measurement import measure
+    from normgrowth.network.heads.measurement import measure_heads
     from normgrowth.network.measured import each_batch, measure_each, source_of
 
     if show_heads and show is None:
@@ -63,7 +63,7 @@ def heads(
     factors, batches = tuple(float(factor) for factor in c), each_batch(inputs)
 
     def measured(one: "Any", name: str) -> "Heads":
-        return measure(
+        return measure_heads(
             one,
             texts,
             batches,

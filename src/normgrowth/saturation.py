@@ -106,12 +106,12 @@ def saturation(
         return of_series(
             source, architecture, texts, inputs, options, include=include, endpoint=endpoint, **place
         )
-    from normgrowth.network.saturation.state_comparison import measure
+    from normgrowth.network.saturation.state_comparison import measure_saturation
 
     batches = each_batch(inputs)
 
     def measured(one: "Any", name: str) -> "Saturation":
-        return measure(
+        return measure_saturation(
             one,
             texts,
             batches,

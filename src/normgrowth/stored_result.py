@@ -15,7 +15,7 @@ from normgrowth.records import Records
 from normgrowth.serialization.checksums import JsonObject, from_parquet, to_parquet
 from normgrowth.serialization.record_schema import conformed, refuse_newer, with_include
 from normgrowth.text import did_you_mean
-from normgrowth.workspace import read_json, replacing, write_json
+from normgrowth.workspace import read_json_object, replacing, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +119,7 @@ def _read_sidecar(sidecar: Path) -> JsonObject | None:
     if not sidecar.is_file():
         return None
     try:
-        return read_json(sidecar)
+        return read_json_object(sidecar)
     except (OSError, ValueError) as error:
         said = str(error).splitlines()[0]
         raise InputError(

@@ -239,7 +239,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         part.write_bytes(OBJECT.encode(dict(content)))
 
 
-def read_json(path: Path) -> JsonObject:
+def read_json_object(path: Path) -> JsonObject:
     """A JSON object, with or without a checksum. Raises ValueError if the file is damaged."""
     return OBJECT.decode(path.read_bytes())
 
@@ -259,7 +259,7 @@ class FolderUse:
         path = folder / REQUEST
         if path.is_file():
             try:
-                said = read_json(path)
+                said = read_json_object(path)
                 kind, facts = said["kind"], said["facts"]
                 request = said["request"]
             except (OSError, ValueError, KeyError):
@@ -283,7 +283,7 @@ class FolderUse:
 
 def _told_by_records(folder: Path) -> FolderUse | None:
     try:
-        fields = read_json(folder / "records.json")
+        fields = read_json_object(folder / "records.json")
     except (OSError, ValueError):
         return None
     kind, selection = fields.get("command"), fields.get("selection")
@@ -300,7 +300,7 @@ def _earlier_request(folder: Path) -> FolderUse | None:
         return None
     kind, request_in = EARLIER[name]
     try:
-        request = request_in(read_json(folder / name))
+        request = request_in(read_json_object(folder / name))
     except (OSError, ValueError, KeyError, TypeError):
         return FolderUse(UNKNOWN)
     return FolderUse(kind, request, partial=kind == "reproduction" or not request)

@@ -20,7 +20,7 @@ from normgrowth.checkpoints.storage import bus_errors
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, MappedFile, opened_map
 from normgrowth.errors import FileChanged, InputError
 from normgrowth.records import Records
-from normgrowth.trace.by_step import measure
+from normgrowth.trace.by_step import measure_checkpoint
 
 NAME = "transformer.h.0.mlp.c_fc.weight"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no handler")
@@ -92,21 +92,21 @@ def test_a_file_that_is_truncated_in_the_middle(tmp_path, command):
 def test_bytes_that_are_gone_are_noticed_and_not_summed(tmp_path):
     save_numpy({NAME: np.ones(1 << 22, np.float32)}, tmp_path / "a.safetensors")
     checkpoint = read_safetensors(tmp_path / "a.safetensors")
-    assert measure(checkpoint, [], [NAME]).square[0] == 1 << 22
+    assert measure_checkpoint(checkpoint, [], [NAME]).square[0] == 1 << 22
     os.truncate(tmp_path / "a.safetensors", 1 << 20)
     with pytest.raises(FileChanged, match=r"a\.safetensors: was truncated"):
-        measure(checkpoint, [], [NAME])
+        measure_checkpoint(checkpoint, [], [NAME])
 
 
 def test_a_file_that_is_written_to_while_it_is_read(tmp_path):
     save_numpy({NAME: np.ones(1000, np.float32)}, tmp_path / "a.safetensors")
     checkpoint = read_safetensors(tmp_path / "a.safetensors")
-    measure(checkpoint, [], [NAME])
+    measure_checkpoint(checkpoint, [], [NAME])
     content = (tmp_path / "a.safetensors").read_bytes()
     with (tmp_path / "a.safetensors").open("r+b") as file:
         file.write(content)
     with pytest.raises(FileChanged, match=r"a\.safetensors: has changed"):
-        measure(checkpoint, [], [NAME])
+        measure_checkpoint(checkpoint, [], [NAME])
 
 
 def test_a_file_that_is_replaced_between_header_and_values(tmp_path):
@@ -125,9 +125,11 @@ def test_a_file_that_is_deleted(tmp_path):
     mapped.dense(NAME)
     for name in "ab":
         (tmp_path / f"{name}.safetensors").unlink()
-    assert measure(mapped, [], [NAME]).square[0] == 1000  # what is mapped is there until it is let go
+    assert (
+        measure_checkpoint(mapped, [], [NAME]).square[0] == 1000
+    )  # what is mapped is there until it is let go
     with pytest.raises(InputError, match=r"b\.safetensors: cannot be read"):
-        measure(unmapped, [], [NAME])
+        measure_checkpoint(unmapped, [], [NAME])
 
 
 def test_checkpoints_that_disappear_during_a_trace(tmp_path):

@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from normgrowth.checkpoints.checkpoint import Chunked, MappedCheckpoint, Strided
-from normgrowth.checkpoints.formats.dcp import is_distributed, read_distributed
+from normgrowth.checkpoints.formats.dcp import is_dcp_folder, read_distributed
 from normgrowth.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -197,7 +197,7 @@ def one_of_each() -> dict:
 
 def test_what_one_process_saves(tmp_path: Path) -> None:
     folder = save(tmp_path / "run", one_of_each())
-    assert is_distributed(folder)
+    assert is_dcp_folder(folder)
     checkpoint = assert_agrees(folder, tmp_path)
     assert checkpoint.step == 1234
     assert checkpoint.tensors["model.float32"].layout is None
@@ -407,11 +407,11 @@ def test_hostile_item(tmp_path: Path) -> None:
 
 
 def test_what_is_no_such_folder(tmp_path: Path) -> None:
-    assert not is_distributed(tmp_path)
+    assert not is_dcp_folder(tmp_path)
     (tmp_path / ".metadata").write_bytes(b'{"format": "json"}')
-    assert not is_distributed(tmp_path)
+    assert not is_dcp_folder(tmp_path)
     (tmp_path / ".metadata").write_bytes(b"")
-    assert not is_distributed(tmp_path)
+    assert not is_dcp_folder(tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.999])
@@ -603,12 +603,12 @@ def test_tens_of_thousands_of_chunks_take_seconds(tmp_path: Path) -> None:
 
 
 def test_thousands_of_chunks_are_measured_in_seconds(tmp_path: Path) -> None:
-    from normgrowth.trace.by_step import measure
+    from normgrowth.trace.by_step import measure_checkpoint
 
     folder = write(tmp_path / "run", grid(60, 60), (60, 60))
     with bounded():
         one, other = read_distributed(folder), read_distributed(folder)
-        found = measure(one, [("other", other)], ["w"])
+        found = measure_checkpoint(one, [("other", other)], ["w"])
         assert found.square[0] == sum(i**2 for i in range(3600))
         assert found.against["other"].delta[0] == 0
 

@@ -43,7 +43,7 @@ from normgrowth.checkpoints.checkpoint import STORAGE
 from normgrowth.checkpoints.formats.tensorflow.reader import is_tensorflow_index, read_tensorflow
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.series import open_source
-from normgrowth.checkpoints.storage.crc32c import crc32c, joined, unmasked
+from normgrowth.checkpoints.storage.crc32c import crc32c, joined_checksum, unmasked
 from normgrowth.errors import DamagedTensor, InputError
 from normgrowth.trace.by_stripe import Job, cut
 
@@ -93,8 +93,8 @@ def test_checksum_of_parts(rng):
     content = rng.bytes(10_007)
     for at in (0, 1, 8, 4096, 10_006, 10_007):
         first, second = content[:at], content[at:]
-        assert joined(crc32c(first), crc32c(second), len(second)) == crc32c(content)
-    assert joined(crc32c(b""), crc32c(b""), 0) == 0
+        assert joined_checksum(crc32c(first), crc32c(second), len(second)) == crc32c(content)
+    assert joined_checksum(crc32c(b""), crc32c(b""), 0) == 0
 
 
 # Whole bundles

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from normgrowth.workspace import read_json
+from normgrowth.workspace import read_json_object
 
 pytestmark = pytest.mark.slow  # a Ray takes its seconds to start
 
@@ -36,7 +36,7 @@ def cells(out: Path) -> dict[str, dict]:
     """What each file holds, without the time that it took, and the checksum, which depends on it."""
     found = {}
     for path in (out / "cells").glob("*.json"):
-        found[path.name] = read_json(path)
+        found[path.name] = read_json_object(path)
         found[path.name]["outcome"].pop("seconds")
     return found
 

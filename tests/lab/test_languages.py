@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normgrowth.errors import InputError
-from normgrowth.network.inputs.formal_languages import END, LANGUAGES, language, legal_mask, sentences
+from normgrowth.network.inputs.formal_languages import END, LANGUAGES, language, language_samples, legal_mask
 
 
 def blocks(letters, length):
@@ -261,7 +261,7 @@ def chi_square_is_small(counts, cases):
     ],
 )
 def test_lengths_are_uniform_and_so_are_the_words_of_a_length(name, length):
-    drawn = Counter(map("".join, sentences(name, 12_000, length, seed=1)))
+    drawn = Counter(map("".join, language_samples(name, 12_000, length, seed=1)))
     lengths = Counter()
     for word, times in drawn.items():
         lengths[len(word)] += times
@@ -285,18 +285,22 @@ def test_chi_square_sees_symbols_drawn_evenly_among_the_legal_ones():
 
 @every_language
 def test_a_seed_says_all(name):
-    some = sentences(name, 50, 30, seed=7)
-    assert some == sentences(name, 50, 30, seed=7)
-    assert some[:20] == sentences(name, 20, 30, seed=7)
-    assert some != sentences(name, 50, 30, seed=8)
+    some = language_samples(name, 50, 30, seed=7)
+    assert some == language_samples(name, 50, 30, seed=7)
+    assert some[:20] == language_samples(name, 20, 30, seed=7)
+    assert some != language_samples(name, 50, 30, seed=8)
 
 
 def test_the_same_words_everywhere():
-    assert list(map("".join, sentences("dyck2", 3, 12, seed=0))) == ["((([])))[]()", "([()])()", "[]"]
+    assert list(map("".join, language_samples("dyck2", 3, 12, seed=0))) == ["((([])))[]()", "([()])()", "[]"]
 
 
 def test_unknown_names_are_told_the_known_ones():
-    for ask in (language, lambda name: sentences(name, 1, 10, 0), lambda name: legal_mask(name, "ab", 10)):
+    for ask in (
+        language,
+        lambda name: language_samples(name, 1, 10, 0),
+        lambda name: legal_mask(name, "ab", 10),
+    ):
         with pytest.raises(InputError, match=r"unknown language 'dyck3'.* anbn, anbncn, dyck1, .*parity"):
             ask("dyck3")
 
@@ -308,8 +312,8 @@ def test_no_room_for_any_word(name):
         with pytest.raises(
             InputError, match=f"{name} has no word of at most {longest} .* the shortest has {shortest}$"
         ):
-            sentences(name, 1, longest, seed=0)
-    assert len(sentences(name, 1, shortest, seed=0)[0]) == shortest
+            language_samples(name, 1, longest, seed=0)
+    assert len(language_samples(name, 1, shortest, seed=0)[0]) == shortest
 
 
 def test_loads_without_torch():

@@ -11,7 +11,7 @@ from normgrowth.checkpoints.series import open_source
 from normgrowth.lint import lint
 from normgrowth.lint.checks.tensors import odd_runs
 from normgrowth.lint.checks.trajectory import reordered
-from normgrowth.trace.by_step import measure
+from normgrowth.trace.by_step import measure_checkpoint
 from normgrowth.trace.sampling.sampled_steps import StepSampler
 from normgrowth.trace.sampling.samples import pattern, places, sample
 
@@ -53,9 +53,9 @@ def test_known_sums_are_taken_as_they_are(tmp_path):
     one, other = (entry.open() for entry in series.entries)
     names = list(one.tensors)
     own, given_sums = StepSampler(), StepSampler()
-    for observer, known in ((own, None), (given_sums, measure(one, [], names))):
+    for observer, known in ((own, None), (given_sums, measure_checkpoint(one, [], names))):
         observer.sample(0, 0, one, names, known)
-    sums = measure(other, [("previous", one)], names)
+    sums = measure_checkpoint(other, [("previous", one)], names)
     a, b = own.sample(1, 100, other, names), given_sums.sample(1, 100, other, names, sums)
     assert np.array_equal(a.delta, b.delta)
     assert np.array_equal(a.square, b.square)

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from normgrowth.checkpoints.checkpoint import MappedCheckpoint, Ranges, Tensor
 from normgrowth.checkpoints.series import open_source
 from normgrowth.moments.moments import Moments, accumulated, quantities
-from normgrowth.trace.by_step import measure
+from normgrowth.trace.by_step import measure_checkpoint
 
 BITS = {"F64": np.uint64, "F32": np.uint32, "BF16": np.uint16, "F16": np.int16}
 TORCH = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -56,7 +56,7 @@ def checkpoint(dtype: str, **tensors: np.ndarray) -> InMemory:
 
 def moments_of(dtype, b, **references) -> Moments:
     refs = [(label, checkpoint(dtype, x=bits)) for label, bits in references.items()]
-    return measure(checkpoint(dtype, x=b), refs, ["x"])
+    return measure_checkpoint(checkpoint(dtype, x=b), refs, ["x"])
 
 
 @pytest.mark.parametrize("dtype", BITS)
@@ -141,7 +141,7 @@ def test_integers_and_8_bit_floats(rng):
 def test_checkpoints_of_different_dtype_compare(rng):
     b, B = stored(rng.standard_normal(100), "BF16")
     a, A = stored(rng.standard_normal(100), "F32")
-    got = measure(checkpoint("BF16", x=b), [("previous", checkpoint("F32", x=a))], ["x"])
+    got = measure_checkpoint(checkpoint("BF16", x=b), [("previous", checkpoint("F32", x=a))], ["x"])
     np.testing.assert_allclose(got.against["previous"].delta[0], ((B - A) ** 2).sum(), rtol=1e-13)
 
 
@@ -163,7 +163,7 @@ def test_sums_add_over_any_split(pair, data):
     parts = {f"p{i}": (b[s:e], a[s:e]) for i, (s, e) in enumerate(bounds)}
     current = checkpoint("F64", **{k: v[0].view(np.uint64) for k, v in parts.items()})
     reference = checkpoint("F64", **{k: v[1].view(np.uint64) for k, v in parts.items()})
-    split = measure(current, [("previous", reference)], list(parts))
+    split = measure_checkpoint(current, [("previous", reference)], list(parts))
     whole = moments_of("F64", b.view(np.uint64), previous=a.view(np.uint64))
     grouped = split.grouped([0] * len(parts), 1)
     folded = split.grouped([0, *[-1] * (len(parts) - 1)], 1)
@@ -271,7 +271,9 @@ def test_results_do_not_depend_on_the_number_of_workers(rng):
     size = 3 * (1 << 20) + 17
     b, a = (rng.standard_normal(size).astype(np.float32).view(np.uint32) for _ in range(2))
     runs = [
-        measure(checkpoint("F32", x=b), [("previous", checkpoint("F32", x=a))], ["x"], workers=workers)
+        measure_checkpoint(
+            checkpoint("F32", x=b), [("previous", checkpoint("F32", x=a))], ["x"], workers=workers
+        )
         for workers in (1, 2, 5)
     ]
     for other in runs[1:]:
@@ -281,15 +283,15 @@ def test_results_do_not_depend_on_the_number_of_workers(rng):
 
 CLOSED_WHILE_READ = """
 import sys, threading, time
-from normgrowth.trace.by_step import measure
+from normgrowth.trace.by_step import measure_checkpoint
 from normgrowth.checkpoints.series import open_source
 
 entry = open_source(sys.argv[1]).entries[0]
 names = list(entry.open().tensors)
-expected = measure(entry.open(), [], names).square.sum()
+expected = measure_checkpoint(entry.open(), [], names).square.sum()
 for attempt in range(20):
     checkpoint, found = entry.open(), []
-    thread = threading.Thread(target=lambda: found.append(measure(checkpoint, [], names).square.sum()))
+    thread = threading.Thread(target=lambda: found.append(measure_checkpoint(checkpoint, [], names).square.sum()))
     thread.start()
     time.sleep(0.002 * (attempt % 5))
     checkpoint.close()

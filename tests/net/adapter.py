@@ -87,12 +87,12 @@ def read_trace(folder: Path) -> Rows:
 
 def sums(source: Path, step: int, before: int) -> dict[str, dict[str, float]]:
     """Sums of every tensor of a checkpoint, and against an earlier one."""
-    from normgrowth.trace.by_step import measure
+    from normgrowth.trace.by_step import measure_checkpoint
 
     entries = {entry.step: entry for entry in ng.open_source(source).entries}
     with closing(entries[step].open()) as own, closing(entries[before].open()) as other:
         names = list(own.tensors)
-        found = measure(own, [("other", other)], names, workers=1)
+        found = measure_checkpoint(own, [("other", other)], names, workers=1)
     pair = found.against["other"]
     columns = {
         "Σb²": found.square,

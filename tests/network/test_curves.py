@@ -14,7 +14,7 @@ from normgrowth.limit.saturated import saturated
 from normgrowth.network.models.encoders import EncoderConfig
 from normgrowth.network.scaling.convergence import local_powers, rate
 from normgrowth.network.scaling.curves import encoder, label_of, paper_configs, random_ids
-from normgrowth.network.scaling.result import Scaling, joined
+from normgrowth.network.scaling.result import Scaling, joined_scalings
 from normgrowth.paper.stages.table1_networks import spread_norms
 from normgrowth.records import Records
 from normgrowth.report.sentences.scaling import sentences
@@ -111,7 +111,7 @@ def test_one_seed_has_the_same_weights_with_and_without_biases():
 
 def test_results_round_trip_and_join(tmp_path):
     parts = [scaling(replace(CONFIG, bias=bias), c=FEW, seeds=[0, 1]) for bias in (False, True)]
-    result = joined(parts, notes=("note",))
+    result = joined_scalings(parts, notes=("note",))
     result.save(tmp_path)
     again = load(tmp_path)
     assert isinstance(again, Scaling)

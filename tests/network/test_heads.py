@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import normgrowth
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.attention_capture import BLOCK, WHOLE, seen, seen_weights
-from normgrowth.network.heads import heads as verb
 from normgrowth.network.heads.measurement import HARD_QUERIES
 from normgrowth.network.heads.passes import wide_copy
 from normgrowth.network.heads.patterns import patterns
@@ -73,7 +73,7 @@ def value(records, quantity, name="model"):
 
 
 def heads(*arguments, **options):
-    return verb.heads(*arguments, **options).records
+    return normgrowth.heads(*arguments, **options).records
 
 
 def of_heads(records, quantity, scale=None):
@@ -283,7 +283,7 @@ def architecture(name):
 def test_architectures_of_transformers(name):
     """What transformers gives out as attentions, one sentence at a time; in the limit too, by its own eager code."""
     model = architecture(name)
-    result = verb.heads(model, TEXT)
+    result = normgrowth.heads(model, TEXT)
     records = result.records
     part = model.get_encoder() if model.config.is_encoder_decoder else model
     eager = copy.deepcopy(part)
@@ -363,7 +363,7 @@ def test_heads_that_would_see_padding_get_none():
     torch.manual_seed(0)
     model = Deaf(tiny_config("bert")).double().eval()
     lines = ["a b c d e f g h i j", "a b c d e f g h i"]
-    result = verb.heads(model, lines)
+    result = normgrowth.heads(model, lines)
     records = result.records
     assert "equal length" in result.notes[0]
     assert value(records, "visible") == pytest.approx((10 * 10 + 9 * 9) / 19)
@@ -455,7 +455,7 @@ def test_figure_3_in_its_published_form():
 
 
 def test_a_window_fills_and_cuts():
-    result = verb.heads(loaded(encoder()), TEXT, window=4)
+    result = normgrowth.heads(loaded(encoder()), TEXT, window=4)
     assert "3 of 5 sentences were cut at 4 tokens to fit the window" in result.notes
     with pytest.raises(InputError, match="has only 90 positions"):
         heads(loaded(encoder()), TEXT, window=91)
@@ -808,7 +808,7 @@ def test_scores_that_overflow_are_named():
 
 def test_a_scale_that_overflows_is_left_out():
     """What is too large for float64 is no measurement; what T5's norms would lose in float32 is one."""
-    result = verb.heads(architecture("t5"), TEXT, c=(10, 1e30, 1e160), window=16)
+    result = normgrowth.heads(architecture("t5"), TEXT, c=(10, 1e30, 1e160), window=16)
     records = result.records
     assert "c = 1e+160 is left out: scores overflow" in result.notes
     assert records.distinct("scale") == [None, 10, 1e30]
@@ -861,18 +861,18 @@ def test_kinds():
     assert kind(hard | {"saturated_first_share": 1.0}, of_saturated=True) == "sink"
     assert kind(hard | {"attended_spread": 1.0}, of_saturated=True) == "mean-like"
     assert kind(hard | {"saturated_largest_share": 0.5}, of_saturated=True) == "in between"
-    result = verb.heads(loaded(encoder()), TEXT, run="a", step=3)
+    result = normgrowth.heads(loaded(encoder()), TEXT, run="a", step=3)
     (model,) = result.models.values()
     for own, of_saturated in ((model.kinds, False), (model.saturated_kinds, True)):
         again = kinds(result.records, of_saturated=of_saturated)
         assert again == {("a", 3, name): found for name, found in own.items()}
         assert len(own) == 8
-    (model,) = verb.heads(loaded(encoder()), TEXT, exact=False).models.values()
+    (model,) = normgrowth.heads(loaded(encoder()), TEXT, exact=False).models.values()
     assert not model.saturated_kinds
 
 
 def test_a_result_is_saved_and_loaded(tmp_path):
-    result = verb.heads(loaded(encoder()), TEXT, window=20, show="the cat sat", out=tmp_path / "out")
+    result = normgrowth.heads(loaded(encoder()), TEXT, window=20, show="the cat sat", out=tmp_path / "out")
     again = load(tmp_path / "out")
     assert isinstance(again, Heads)
     assert again.models == result.models
@@ -888,9 +888,9 @@ def test_a_result_is_saved_and_loaded(tmp_path):
     assert again.plot.patterns().axes
     assert again.plot.positions().axes
     with pytest.raises(FolderMismatch):
-        verb.heads(loaded(encoder()), TEXT, window=21, out=tmp_path / "out")
+        normgrowth.heads(loaded(encoder()), TEXT, window=21, out=tmp_path / "out")
     with pytest.raises(InputError):
-        verb.heads(loaded(encoder()), TEXT, show_heads=["layer.0.head.0"])
+        normgrowth.heads(loaded(encoder()), TEXT, show_heads=["layer.0.head.0"])
 
 
 def test_patterns_of_one_sentence():
@@ -955,7 +955,7 @@ def test_shapes_that_are_not_tokens_over_tokens_are_left_out():
             nn.functional.scaled_dot_product_attention(q, q[:, :, :2], q[:, :, :2])
             return self.own(ids)
 
-    result = verb.heads(Cross(), inputs=[torch.tensor([[3, 4, 5]])], c=(1000,))
+    result = normgrowth.heads(Cross(), inputs=[torch.tensor([[3, 4, 5]])], c=(1000,))
     records = result.records
     assert len(of_heads(records, "entropy")) == 4
     assert "scores (1, 2, 3, 2) are not tokens × tokens" in result.notes[0]

@@ -236,7 +236,7 @@ def test_what_a_worker_holds_is_what_it_is_counted_to_hold(tmp_path, lags, held)
         name, spare = "transformer.h.0.mlp.c_fc.weight", Watched()
         job = Job(checkpoints, plan, [name], np.array([256]), None, spare)
         [stripe] = cut(job, 1, 1)
-        stripes.run(job, stripe)
+        stripes.run_stripe(job, stripe)
     assert spare.in_use == 0
     assert spare.most in (
         held * 1024,

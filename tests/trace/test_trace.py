@@ -173,10 +173,10 @@ def test_tasks_are_pure_and_can_be_sent(tmp_path, format):
     names = list(opened[0].tensors)
     numel = np.array([opened[0].tensors[name].numel for name in names])
     task = measure.Task(opened, range(len(names)), names, numel, ["F32"] * len(names))
-    here = measure.run(task)
+    here = measure.run_task(task)
     assert np.count_nonzero(here[:, 0]) > 5, "zeros would be equal too"
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        there = pool.submit(measure.run, task).result(timeout=120)
+        there = pool.submit(measure.run_task, task).result(timeout=120)
     assert np.array_equal(here, there)
 
 
@@ -225,7 +225,7 @@ def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path, f
 def test_another_sharding_between_checkpoints(tmp_path):
     """A world size that changed: pieces no longer match, values still do."""
     from normgrowth.checkpoints.checkpoint import Chunked, Tensor
-    from normgrowth.trace.by_step import measure
+    from normgrowth.trace.by_step import measure_checkpoint
 
     rng = np.random.default_rng(0)
     rows = 400_000  # more than a chunk, so that pieces are summed where they lie
@@ -249,7 +249,9 @@ def test_another_sharding_between_checkpoints(tmp_path):
 
     expected = float(((whole[1].astype(float) - whole[0]) ** 2).sum())
     for cuts in ((2, 2), (2, 3), (rows // 2, rows // 2), (rows // 2, 7)):
-        got = measure(Sharded(whole[1], cuts[0]), [("previous", Sharded(whole[0], cuts[1]))], ["w"])
+        got = measure_checkpoint(
+            Sharded(whole[1], cuts[0]), [("previous", Sharded(whole[0], cuts[1]))], ["w"]
+        )
         assert got.against["previous"].delta[0] == pytest.approx(expected, rel=1e-12)
 
 

@@ -22,7 +22,7 @@ from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.trace.output.store import KEY, OWN, PAIR, Store
 from normgrowth.trace.plan import references
 from normgrowth.trace.request import run_name
-from normgrowth.workspace import read_json
+from normgrowth.workspace import read_json_object
 
 quiet = pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
 
@@ -302,7 +302,7 @@ def test_a_folder_that_was_moved_is_not_measured_again(tmp_path, monkeypatch):
         assert rows(records) == expected
         assert records.distinct("run") == ["series"]
     assert stamps(out) == measured
-    assert read_json(out / "request.json")["facts"]["where"].startswith(str(tmp_path / "elsewhere"))
+    assert read_json_object(out / "request.json")["facts"]["where"].startswith(str(tmp_path / "elsewhere"))
 
 
 @pytest.mark.parametrize("how", ["copied", "saved again", "pytorch"])

@@ -574,10 +574,10 @@ def test_many_values_on_a_cpu_are_summed_by_the_kernel(monkeypatch):
     """Few are not: a small run does not load the compiler."""
     used = []
     monkeypatch.setattr(sums, "by_kernel", lambda lists: used.append(len(lists)) or np.zeros((1, 3)))
-    sums.summed([torch.ones(100)])
+    sums.tensor_sums([torch.ones(100)])
     assert used == []
     monkeypatch.setattr(sums, "KERNEL_VALUES", 100)
-    sums.summed([torch.ones(100)])
+    sums.tensor_sums([torch.ones(100)])
     assert used == [1]
 
 
@@ -638,7 +638,7 @@ class NoFloat64(TorchDispatchMode):
 def test_a_device_without_float64(monkeypatch):
     """The sums are those of the CPU, and nothing is converted before it gets there."""
     tensors = [[torch.arange(1.0, 5000.0)], [torch.ones(4999)]]
-    wanted = sums.summed(*tensors)
+    wanted = sums.tensor_sums(*tensors)
     with pytest.raises(TypeError, match="has none"), NoFloat64():
         sums.by_torch(tensors)
     monkeypatch.setattr(sums, "supports_float64", lambda _: False)

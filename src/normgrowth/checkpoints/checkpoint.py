@@ -68,7 +68,7 @@ class Tensor(NamedTuple):
         return self.numel * WIDTH.get(self.dtype, 0)
 
 
-def storage_of(label: str, name: str, dtype: str) -> np.dtype:
+def storage_dtype(label: str, name: str, dtype: str) -> np.dtype:
     """The numpy dtype for the bits of a tensor. Raises UnsupportedDtype."""
     if (bits := STORAGE.get(dtype)) is None:
         raise UnsupportedDtype(label, name, dtype)
@@ -170,7 +170,7 @@ class MappedCheckpoint:
 
     def _view(self, name: str, piece: AnyPiece) -> np.ndarray:
         dtype = self.tensors[name].dtype
-        bits = storage_of(self.label, name, dtype)
+        bits = storage_dtype(self.label, name, dtype)
         mapped = self._map(piece.file)
         if isinstance(piece, Inline):
             return piece.decoded(bits)

@@ -25,7 +25,7 @@ def is_trainer_state(name: str) -> bool:
     return _NOT_WEIGHTS.search(name) is not None
 
 
-def grouped(
+def group_files(
     names: Sequence[str],
     *,
     format_of: Callable[[str], str | None],

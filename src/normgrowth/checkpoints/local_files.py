@@ -19,7 +19,7 @@ from normgrowth.checkpoints.file_groups import (
     NO_WEIGHTS_FOLDER,
     TRAINER_STATE,
     goes_deeper,
-    grouped,
+    group_files,
     is_generic,
     step_of_trainer,
 )
@@ -150,9 +150,9 @@ def _below(folder: Path, depth: int) -> list[LocalFile]:
 
 
 def _directly_in(folder: Path, files: list[Path]) -> list[LocalFile]:
-    if dcp.is_distributed(folder):
+    if dcp.is_dcp_folder(folder):
         return [LocalFile(folder, folder / ".metadata", "distributed")]
-    found = grouped(
+    found = group_files(
         [file.name for file in files],
         format_of=lambda name: format_of_file(folder / name),
         shards_of=lambda name: set(safetensors.read_index(folder / name).values()),

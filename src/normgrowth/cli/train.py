@@ -22,11 +22,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     from normgrowth.report.terminal.console import Progress
     from normgrowth.report.terminal.run import TrainProgress
-    from normgrowth.tracking.distributed import is_main, joined
+    from normgrowth.tracking.distributed import is_main, process_group
     from normgrowth.train import train
 
     settings = settings_of(arguments)
-    with joined(), Progress(of_bytes=False) as bar:
+    with process_group(), Progress(of_bytes=False) as bar:
         result = train(
             settings,
             arguments.out,

@@ -12,7 +12,7 @@ from normgrowth.dynamics.prediction import (
     Floats,
     Model,
     Rate,
-    check,
+    check_not_negative,
     check_words,
     decay_loss,
     schedule_sums,
@@ -69,7 +69,7 @@ def fit_kappa(
     """
     at, n = np.asarray(steps, np.float64), np.asarray(norms, np.float64)
     size = np.asarray(step_sizes, np.float64)
-    check(weight_decay=weight_decay)
+    check_not_negative(weight_decay=weight_decay)
     check_words(model, decay)
     expected = len(at) if single else len(at) - 1
     if n.shape != at.shape or size.shape != (expected,) or expected < 1:

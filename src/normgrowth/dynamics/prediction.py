@@ -55,7 +55,7 @@ def predict_norm(
     A norm that overflows is inf, one that underflows is 0.
     """
     at = np.asarray(steps, np.float64)
-    check(kappa=kappa, norm0=norm0, weight_decay=weight_decay, start=start)
+    check_not_negative(kappa=kappa, norm0=norm0, weight_decay=weight_decay, start=start)
     check_words(model, decay)
     if at.size and not at.min() >= start:
         raise InputError(f"steps must be >= start ({start}), got {at.min():g}")
@@ -82,7 +82,7 @@ def holding_decay(
     Growth and decay are then both proportional to ‖θ‖, so there is no equilibrium but a threshold: κ (aligned) or
     κ²η/2 (misaligned), times η for eq. (3). Above it the norm falls to 0, below it the norm grows without limit.
     """
-    check(kappa=kappa, lr=lr)
+    check_not_negative(kappa=kappa, lr=lr)
     check_words(model, decay)
     rate = kappa if model == "aligned" else kappa**2 * lr / 2
     return rate * lr if decay == "eq3" else rate
@@ -216,7 +216,7 @@ class _Course:
         return np.vectorize(found.__getitem__, otypes=[np.float64])(at)
 
 
-def check(**values: float) -> None:
+def check_not_negative(**values: float) -> None:
     for name, value in values.items():
         if not (isfinite(value) and value >= 0):
             raise InputError(f"{name.replace('_', ' ')} must be >= 0, got {value}")

@@ -14,7 +14,9 @@ from normgrowth.tracking.tensor_sums import to_double
 DRAWN = 100  # sampled words: the standard error of a share is at most 0.05
 
 
-def draw(model: LanguageModel, count: int, longest: int, seed: int, end: int = 0) -> list[list[int] | None]:
+def draw_words(
+    model: LanguageModel, count: int, longest: int, seed: int, end: int = 0
+) -> list[list[int] | None]:
     """Return the ids of words sampled from the model; None for a word with more than `longest` symbols.
 
     The result depends only on the seed, and the global random state is not used.
@@ -44,4 +46,4 @@ def member_share(model: LanguageModel, corpus: Corpus, count: int = DRAWN, seed:
     def is_member(ids: Sequence[int] | None) -> bool:
         return ids is not None and known.contains([words[i] for i in ids])
 
-    return float(np.mean([is_member(ids) for ids in draw(model, count, corpus.longest, seed)]))
+    return float(np.mean([is_member(ids) for ids in draw_words(model, count, corpus.longest, seed)]))

@@ -24,7 +24,7 @@ from normgrowth.lint.reading import read_series
 from normgrowth.lint.result import Findings
 from normgrowth.lint.step_table import StepTable
 from normgrowth.results import Provenance
-from normgrowth.trace.by_step import measure
+from normgrowth.trace.by_step import measure_checkpoint
 from normgrowth.trace.result import Trace
 from normgrowth.trace.sampling.finding import Finding
 from normgrowth.trace.sampling.sampled_steps import SampledStep
@@ -105,7 +105,7 @@ class _Comparison:
             for sample in (self.sampled[i], self.sampled[j]):
                 opened.append(self.series.entries[sample.position].open())
                 views.append(opened[-1].renamed({name: sample.spelling(name) for name in names}))
-            found = measure(views[1], [("other", views[0])], list(names), workers=self.workers)
+            found = measure_checkpoint(views[1], [("other", views[0])], list(names), workers=self.workers)
             return found.against["other"].delta == 0
         except (InputError, OSError):  # readable in the first pass but not now: equality is not proven
             return np.zeros(len(names), bool)

@@ -48,7 +48,7 @@ class Task:
     alike: bool = True  # all checkpoints store that tensor in the same pieces
 
 
-def measure(
+def measure_checkpoint(
     current: Checkpoint,
     references: Sequence[tuple[str, Checkpoint]],
     names: Sequence[str],
@@ -65,7 +65,7 @@ def measure(
     numel = np.array([current.tensors[name].numel for name in names], np.int64)
     tasks = list(_tasks(checkpoints, names, numel, dtypes))
     results: list[Columns] = [np.empty(0)] * len(tasks)
-    for position, columns in engine.map(run, tasks, workers=workers):
+    for position, columns in engine.map(run_task, tasks, workers=workers):
         results[position] = columns
         if advance:
             task = tasks[position]
@@ -163,7 +163,7 @@ def stored_alike(checkpoints: Sequence[Checkpoint], name: str) -> bool:
     return all(checkpoint.tensors[name].layout == layout for checkpoint in checkpoints[1:])
 
 
-def run(task: Task) -> Columns:
+def run_task(task: Task) -> Columns:
     """Return the columns of the kernel: one row per tensor, or per chunk of a single tensor."""
     columns = _columns(task)
     check_whole(*task.checkpoints)

@@ -31,7 +31,7 @@ from normgrowth.checkpoints.checkpoint import (
 )
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.remote.transport import BufferPool, Bytes
-from normgrowth.checkpoints.storage.crc32c import crc32c, joined
+from normgrowth.checkpoints.storage.crc32c import crc32c, joined_checksum
 from normgrowth.errors import DamagedTensor
 from normgrowth.moments.moments import CHUNK, Moments
 from normgrowth.trace.by_step import Bits, Columns, added_rows, check_alike, stored_alike, sum_arrays, sum_at
@@ -160,7 +160,7 @@ def measure_stripes(
                 yield stripe
 
     try:
-        with closing(engine.map(partial(run, job), missing(), on=on)) as results:
+        with closing(engine.map(partial(run_stripe, job), missing(), on=on)) as results:
             for place, result in results:
                 store.save_stripe(keys[given[place]], result)
                 add(given[place], result)
@@ -210,7 +210,7 @@ def _parts(checkpoints: list[Checkpoint], name: str, item: int, numel: int, larg
             yield Part(item, None if layout is None else piece, start, min(start + largest, size))
 
 
-def run(job: Job, stripe: tuple[Part, ...]) -> Result:
+def run_stripe(job: Job, stripe: tuple[Part, ...]) -> Result:
     """Measure one stripe in all checkpoints; return rows of sums and samples by position, and buffers."""
     last_use = job.last_use()
     held: dict[int, LoadedParts] = {}
@@ -395,7 +395,7 @@ class StripeSums:
         name = self.job.names[part.item]
         piece, width = checkpoint.ranges[name][part.piece or 0], WIDTH[checkpoint.tensors[name].dtype]
         if part.start:
-            checksum = joined(self._checksums[place], checksum, part.size * width)
+            checksum = joined_checksum(self._checksums[place], checksum, part.size * width)
         self._checksums[place] = checksum
         if (
             part.size

@@ -20,7 +20,7 @@ from normgrowth.engine import Engine, Progress, Threads, available_cores, gc_pau
 from normgrowth.errors import InputError
 from normgrowth.moments.moments import Floats, Moments
 from normgrowth.records import storable
-from normgrowth.trace.by_step import check_dtypes, measure
+from normgrowth.trace.by_step import check_dtypes, measure_checkpoint
 from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
 from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.output.store import SUMS_VERSION, Store, Stored, digest
@@ -135,7 +135,7 @@ def own_sums(window: Window, counted: Counted, how: Reader, i: int) -> Moments:
     """Return the sums of one checkpoint, without references."""
     current = counted.check(window.get(i))
     if not how.striped(current):
-        return measure(current, [], counted.names, workers=how.workers)
+        return measure_checkpoint(current, [], counted.names, workers=how.workers)
     job = Job.of({i: current}, {i: ()}, counted.names, None)
     return read_once(job, how, ByteProgress(None, [])).moments(i)
 
@@ -263,7 +263,7 @@ class _StepReader:
         self.bar.show(current.label)
         advance = partial(self.bar.advance, 1 + len(positions), current.label)
         others = [(str(position), self.window.get(position)) for position in positions]
-        return measure(current, others, self.names, workers=self.how.workers, advance=advance)
+        return measure_checkpoint(current, others, self.names, workers=self.how.workers, advance=advance)
 
     def read_in_stripes(self) -> None:
         """Measure all missing steps together; their references are only sampled.

@@ -9,7 +9,7 @@ import torch
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Join the process group of torchrun, if there is one."""
     alone = int(os.environ.get("WORLD_SIZE", "1")) < 2 or is_parallel()
     if alone:

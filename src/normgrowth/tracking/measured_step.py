@@ -23,7 +23,7 @@ from normgrowth.tracking.tensor_sums import (
     add_over_ranks,
     local,
     local_gradient,
-    summed,
+    tensor_sums,
     to_double,
     whole,
 )
@@ -102,12 +102,12 @@ def start(tensors: Sequence[Tensor]) -> Tensor:
     """The sums of the weights before the first step, over all ranks; NaN where a rank ran out of memory."""
     sums = torch.full((len(tensors), 3), nan, dtype=torch.float64)
     with surviving_out_of_memory():
-        sums = summed([local(p) for p in tensors])
+        sums = tensor_sums([local(p) for p in tensors])
     add_over_ranks(sums, tensors)
     return sums
 
 
-def measure(
+def measure_step(
     before: BeforeStep,
     optimizer: Optimizer,
     tensors: Sequence[Tensor],
@@ -126,7 +126,7 @@ def measure(
     gradients = before.gradients or _gradients(before.owned, tensors, before.weights, dot=optimizer_state)
     if before.weights is not None and gradients.sums is not None:
         with surviving_out_of_memory():
-            sums = summed([local(p) for p in tensors], before.weights, *([first] if first else []))
+            sums = tensor_sums([local(p) for p in tensors], before.weights, *([first] if first else []))
             parts = [sums, gradients.sums.to(sums.device)]
             if before.scale is not None and before.gradients is not None:
                 scale = before.scale.to(sums)
@@ -181,11 +181,11 @@ def _gradients(
         ]
         gradients = [gradient for gradient, _ in pairs]
         if dot:
-            found = summed([theta for _, theta in pairs], gradients)
+            found = tensor_sums([theta for _, theta in pairs], gradients)
             # The columns for θ with reference g are Σg² and Σg(θ − g), and Σgθ is their sum.
             sums = torch.stack([found[:, REF_SQUARE], found[:, REF_SQUARE] + found[:, REF_DOT]], 1)
         else:
-            sums = summed(gradients)[:, :1]
+            sums = tensor_sums(gradients)[:, :1]
     return Gradients(sums, used)
 
 
@@ -212,5 +212,5 @@ def _moments(optimizer: Optimizer, owned: Sequence[Owned], tensors: Sequence[Ten
         first, second = state.get("exp_avg"), state.get("exp_avg_sq")
         if first is not None and second is not None:
             m, v = (local_gradient(moment, tensor) for moment in (first, second))
-            sums[i] = torch.stack([summed([m])[0, SQUARE], to_double(v).sum()])
+            sums[i] = torch.stack([tensor_sums([m])[0, SQUARE], to_double(v).sum()])
     return sums

@@ -48,7 +48,7 @@ SIZES = {"cpu": Sizes(small=2**11, piece=2**17)}
 OTHER_SIZES = Sizes(small=2**16, piece=2**24)
 
 
-def is_distributed(tensor: Tensor) -> bool:
+def is_dtensor(tensor: Tensor) -> bool:
     if type(tensor) in (Tensor, Parameter):
         return False  # the common case, without importing DTensor
     from torch.distributed.tensor import DTensor
@@ -59,7 +59,7 @@ def is_distributed(tensor: Tensor) -> bool:
 def local(tensor: Tensor) -> Tensor:
     """The local values of this process, flat; a view if possible."""
     tensor = tensor.detach()
-    if is_distributed(tensor):
+    if is_dtensor(tensor):
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
         tensor = _as_distributed(tensor).to_local()
@@ -76,7 +76,7 @@ def local(tensor: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """All values of a tensor, gathered from the ranks where it is spread over them."""
     tensor = tensor.detach()
-    return _as_distributed(tensor).full_tensor() if is_distributed(tensor) else tensor
+    return _as_distributed(tensor).full_tensor() if is_dtensor(tensor) else tensor
 
 
 def local_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def local_gradient(gradient: Tensor, parameter: Tensor) -> Tensor:
     Tensor parallelism leaves some gradients as partial sums, one per rank. The norm of a sum does not follow from the
     norms of its terms, so partial sums are added first, as the optimizer does.
     """
-    if is_distributed(gradient) and is_distributed(parameter):
+    if is_dtensor(gradient) and is_dtensor(parameter):
         part, whole = _as_distributed(gradient), _as_distributed(parameter)
         if part.placements != whole.placements:
             gradient = part.redistribute(placements=whole.placements)
@@ -98,7 +98,7 @@ def sharded_over(parameter: Tensor) -> "tuple[Any, tuple[int, ...]] | None":
     The test is whether a placement is not Replicate, rather than whether it is Shard: FSDP2 on top of tensor
     parallelism creates placements that are neither.
     """
-    if not is_distributed(parameter):
+    if not is_dtensor(parameter):
         return None
     from torch.distributed.tensor import Partial, Replicate
 
@@ -159,10 +159,10 @@ def check_replicated(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     """
     if not is_parallel():
         return
-    plain = [(name, t) for name, t in zip(names, tensors, strict=True) if not is_distributed(t)]
+    plain = [(name, t) for name, t in zip(names, tensors, strict=True) if not is_dtensor(t)]
     own: dict[str, tuple[tuple[int, ...], float]] = {}
     if plain:
-        squares = summed([local(t) for _, t in plain])[:, SQUARE].tolist()
+        squares = tensor_sums([local(t) for _, t in plain])[:, SQUARE].tolist()
         own = {name: (tuple(t.shape), s) for (name, t), s in zip(plain, squares, strict=True)}
     told: list[Any] = [None] * world_size()
     torch.distributed.all_gather_object(told, own)
@@ -175,7 +175,7 @@ def check_replicated(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
                 raise RanksDiffer(name, rank)
 
 
-def summed(tensors: Sequence[Tensor], *references: Sequence[Tensor]) -> Tensor:
+def tensor_sums(tensors: Sequence[Tensor], *references: Sequence[Tensor]) -> Tensor:
     """The kernel's columns of flat local tensors, one row each: three for the tensor, three for each reference."""
     lists: Lists = [tensors, *references]
     devices: dict[torch.device, list[int]] = {}

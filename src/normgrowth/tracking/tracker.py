@@ -30,14 +30,14 @@ from normgrowth.tracking.log.step_records import (
     NONFINITE,
     StepLayout,
     columns_of_run,
-    packed,
     packed_start,
+    packed_step,
     record_blocks,
-    unpacked,
+    unpacked_step,
     with_updates,
 )
 from normgrowth.tracking.logits import Logits
-from normgrowth.tracking.measured_step import BeforeStep, capture, measure, start, update_squares
+from normgrowth.tracking.measured_step import BeforeStep, capture, measure_step, start, update_squares
 from normgrowth.tracking.optimizer_rules import describe_groups, read_rules, unwrap_optimizer
 from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
 from normgrowth.tracking.tensor_sums import check_replicated, local
@@ -270,7 +270,7 @@ class NormTracker:
             return
         tensors = self._watched.tensors
         first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
-        columns, used = measure(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
+        columns, used = measure_step(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
         squares = update_squares(self._watched.adapters).numpy()
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
@@ -285,7 +285,7 @@ class NormTracker:
         rules = read_rules(optimizer, held.owned, moved)
         before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
         passed = 0 if skipped else self.step - self._looked
-        rows = packed(self._layout, columns.cpu().numpy(), rules, scores, before, passed)
+        rows = packed_step(self._layout, columns.cpu().numpy(), rules, scores, before, passed)
         self._latest = with_updates(self._layout, rows, squares)
         self._log.append(self.step, self._latest)
         if np.isnan(self._latest[:, NONFINITE]).any():
@@ -296,7 +296,7 @@ class NormTracker:
         if skipped:  # infinite gradients are normal while a gradient scaler searches its scale
             return
         self._looked = self.step
-        moments, run = unpacked(self._layout, self._latest)
+        moments, run = unpacked_step(self._layout, self._latest)
         names = (reading.name for reading in self._watched.readings)
         self._decay_so_far |= dict(zip(names, run["decay_so_far"].tolist(), strict=True))
         for warning in self._checks.check(self.step, moments, run) if self._checks else ():
@@ -401,5 +401,5 @@ def _decay_so_far(log: StepLog) -> dict[str, float]:
     if log.last_step is None:
         return {}
     layout, rows = log.last_step
-    sums = unpacked(layout, rows)[1].get("decay_so_far", np.zeros(len(rows)))
+    sums = unpacked_step(layout, rows)[1].get("decay_so_far", np.zeros(len(rows)))
     return dict(zip((reading.name for reading in layout.readings), sums.tolist(), strict=True))

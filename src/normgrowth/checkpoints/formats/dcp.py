@@ -102,7 +102,7 @@ class _Spot:
     strides: tuple[int, ...] | None
 
 
-def is_distributed(folder: Path) -> bool:
+def is_dcp_folder(folder: Path) -> bool:
     """Whether the folder has a file `.metadata` that starts like a binary pickle."""
     path = folder / ".metadata"
     if not path.is_file():

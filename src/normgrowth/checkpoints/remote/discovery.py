@@ -14,7 +14,7 @@ from normgrowth.checkpoints.file_groups import (
     NO_WEIGHTS_FOLDER,
     TRAINER_STATE,
     goes_deeper,
-    grouped,
+    group_files,
     is_generic,
 )
 from normgrowth.checkpoints.formats import safetensors
@@ -192,7 +192,7 @@ def _remote_files(
         contents[name] = _weight_map(store, name, session)
         return set(safetensors.parse_index(contents[name], store.show(name)).values())
 
-    found = grouped(
+    found = group_files(
         names, format_of=lambda name: format_of_name(name, names), shards_of=shards_of, show=store.show
     )
     return [

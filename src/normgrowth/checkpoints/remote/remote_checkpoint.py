@@ -23,7 +23,7 @@ from normgrowth.checkpoints.checkpoint import (
     assemble,
     renamed_aliases,
     renamed_index,
-    storage_of,
+    storage_dtype,
     without_wrappers,
 )
 from normgrowth.checkpoints.formats import safetensors
@@ -94,7 +94,7 @@ class RemoteCheckpoint:
         return found
 
     def pieces(self, name: str) -> list[np.ndarray]:
-        bits = storage_of(self.label, name, self.tensors[name].dtype)
+        bits = storage_dtype(self.label, name, self.tensors[name].dtype)
         found: list[np.ndarray] = []
         for piece in self.ranges[name]:
             raw = self.read(piece.file, piece.offset, piece.offset + piece.numel * bits.itemsize)
@@ -162,7 +162,7 @@ def read_bundle_index(store: FileStore, label: str, index: str, files: Mapping[s
     return Index(found.tensors, found.ranges, found.step, prefix, found.checksums, found.notes).checked(label)
 
 
-def read_index(
+def read_remote_index(
     store: FileStore, label: str, files: Mapping[str, FileInfo], weight_map: bytes | None
 ) -> Index:
     """The index of a safetensors checkpoint, from the header of its file or the headers of its shards."""

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.checkpoints.file_groups import TRAINER_STATE, grouped, step_of_trainer
+from normgrowth.checkpoints.file_groups import TRAINER_STATE, group_files, step_of_trainer
 from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name
 from normgrowth.checkpoints.local_files import open_fetched
 from normgrowth.checkpoints.remote.hub import hub_download as download
@@ -23,7 +23,7 @@ from normgrowth.checkpoints.remote.remote_checkpoint import (
     RemoteCheckpoint,
     named,
     read_bundle_index,
-    read_index,
+    read_remote_index,
 )
 from normgrowth.checkpoints.remote.session import LazyValue, RemoteSession
 from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore, ListableStore
@@ -106,7 +106,7 @@ class RemoteFile:
         if self.format == "tensorflow":
             found = read_bundle_index(self.store, self.label, self.name, files)
         else:
-            found = read_index(self.store, self.label, files, self.weight_map)
+            found = read_remote_index(self.store, self.label, files, self.weight_map)
         return self.session.shared_index(found)
 
     def _fetch(self, folder: Path) -> Path:
@@ -154,7 +154,7 @@ class RemoteRevision:
             content = self.session.weight_maps.setdefault(content, content)
             files = hub.shards(self.revision, index, content, sizes)
         else:
-            found = grouped(
+            found = group_files(
                 files,
                 format_of=lambda name: format_of_name(name, files),
                 shards_of=lambda _: set(),
@@ -173,7 +173,7 @@ class RemoteRevision:
         if format == "tensorflow":
             read = read_bundle_index(store, label, files[0], info)
         else:
-            read = read_index(store, label, info, content)
+            read = read_remote_index(store, label, info, content)
         return self.session.shared_index(read), info
 
 

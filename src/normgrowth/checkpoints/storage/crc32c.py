@@ -23,7 +23,7 @@ def unmasked(stored: int) -> int:
     return (rotated << 15 | rotated >> 17) & 0xFFFFFFFF
 
 
-def joined(first: int, second: int, size: int) -> int:
+def joined_checksum(first: int, second: int, size: int) -> int:
     """The checksum of two consecutive byte ranges, from the checksum of each. size: number of bytes in the second."""
     return _product(first, _power(size)) ^ second
 

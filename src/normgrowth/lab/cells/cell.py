@@ -20,7 +20,7 @@ from normgrowth.lab.evaluate import NextToken, evaluate
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.moments.moments import Moments, quantities
 from normgrowth.network.models.encoders import LanguageModel
-from normgrowth.tracking.tensor_sums import local, summed
+from normgrowth.tracking.tensor_sums import local, tensor_sums
 from normgrowth.tracking.tracked_parameters import watch
 
 # Columns of `summed`: Σθ² and the number of nonfinite values after a step; Σθ² and Σθδ with θ before the step.
@@ -84,7 +84,7 @@ def train_alone(
     weights = [local(tensor) for tensor in counted]
     before = torch.cat(weights)
     after, gradient = torch.empty_like(before), torch.empty_like(before)
-    course = Course(settings, len(before), summed([before])[0, SQUARE].item())
+    course = Course(settings, len(before), tensor_sums([before])[0, SQUARE].item())
     for step, (ids, real, tokens) in enumerate(batches(settings, corpus)):
         if limit is not None and time.monotonic() - start > limit:
             course.timed_out = True
@@ -102,8 +102,8 @@ def train_alone(
         torch.cat([tensor.grad.flatten() for tensor in counted if tensor.grad is not None], out=gradient)
         optimizer.step()
         torch.cat(weights, out=after)  # one long row, because summing many short ones costs more
-        square = summed([gradient])[0, SQUARE].item()
-        if not course.takes(lr, before, summed([after], [before])[0], square):
+        square = tensor_sums([gradient])[0, SQUARE].item()
+        if not course.takes(lr, before, tensor_sums([after], [before])[0], square):
             break
         before, after = after, before
     return course.outcome(dev_loss(model, settings, corpus, course), start)
@@ -156,7 +156,7 @@ class Course:
             return -2 * rate * decay * square
         if self.settings.optimizer in DECOUPLED:
             decayed = before * (1 - rate * decay)  # the same rounding as in the optimizer
-            return 2 * summed([decayed], [before])[0, DOT].item()
+            return 2 * tensor_sums([decayed], [before])[0, DOT].item()
         if self.settings.optimizer != "sgd":
             return nan
         exact = before.double()

@@ -21,7 +21,7 @@ from normgrowth.lab.cells.stacked_models import Stacked
 from normgrowth.lab.data.corpus import Corpus
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.network.models.encoders import LanguageModel
-from normgrowth.tracking.tensor_sums import summed
+from normgrowth.tracking.tensor_sums import tensor_sums
 from normgrowth.tracking.tracked_parameters import watch
 
 # Settings in which stacked cells may differ. The others determine shape, first weights, batches or counted parameters.
@@ -123,7 +123,7 @@ class _Stack:
         self.numel = sum(named[name].numel() for name in names if id(named[name]) in counted)
         self.net = Stacked(model, len(settings), names)
         total = total_steps(settings[0], corpus)
-        square = summed([self.net.flat[0, : self.numel]])[0, SQUARE].item()
+        square = tensor_sums([self.net.flat[0, : self.numel]])[0, SQUARE].item()
         self.all = [
             _Cell(own, total, Course(own, self.numel, square), row, names)
             for own, row in zip(settings, self.net.flat, strict=True)
@@ -140,8 +140,8 @@ class _Stack:
         for cell, gradient, fine in zip(self.cells, self.gradient, well, strict=True):
             if fine:
                 cell.step(step, gradient)
-        columns = summed(self.counted[0], self.counted[1])
-        squares = summed(self.counted[2])[:, SQUARE].tolist()
+        columns = tensor_sums(self.counted[0], self.counted[1])
+        squares = tensor_sums(self.counted[2])[:, SQUARE].tolist()
         for i, cell in enumerate(self.cells):
             well[i] = well[i] and cell.course.takes(cell.rates[step], self.before[i], columns[i], squares[i])
         if not all(well):

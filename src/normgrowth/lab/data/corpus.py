@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import InputError
 from normgrowth.lab.data.hub_datasets import PLACES, from_hub
 from normgrowth.lab.run import CorpusSummary
-from normgrowth.network.inputs.formal_languages import LANGUAGES, sentences
+from normgrowth.network.inputs.formal_languages import LANGUAGES, language_samples
 from normgrowth.network.models.encoder_folder import END, UNKNOWN, Words
 
 Row = NDArray[np.int64]
@@ -146,7 +146,7 @@ def _read(
     if name in LANGUAGES:
         seeds = np.random.SeedSequence(seed).generate_state(len(PARTS))
         lines = {
-            part: [list(word) for word in sentences(name, OF_LANGUAGE[part], longest, int(own))]
+            part: [list(word) for word in language_samples(name, OF_LANGUAGE[part], longest, int(own))]
             for part, own in zip(PARTS, seeds, strict=True)
         }
         known = {tuple(word) for word in lines["train"]}

@@ -16,9 +16,9 @@ LONGEST = 40  # default maximum number of symbols per word
 
 def words_of_language(name: str, count: int, longest: int | None, seed: int) -> list[str]:
     """Words of the language as sentences, with a space between symbols."""
-    from normgrowth.network.inputs.formal_languages import sentences
+    from normgrowth.network.inputs.formal_languages import language_samples
 
-    return [" ".join(word) for word in sentences(name, count, longest or LONGEST, seed)]
+    return [" ".join(word) for word in language_samples(name, count, longest or LONGEST, seed)]
 
 
 class Legality:

@@ -79,7 +79,7 @@ class LogitsOf(nn.Module):
         return logits
 
 
-def measure(
+def measure_behavior(
     model: "str | Path | nn.Module | LoadedModel",
     texts: "Texts | None",
     options: BehaviorOptions,

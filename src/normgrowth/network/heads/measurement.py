@@ -14,7 +14,7 @@ from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note_on_fixed
-from normgrowth.network.heads.passes import Passes, head_name, numbers
+from normgrowth.network.heads.passes import Passes, head_name, layer_numbers
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.result import Heads, MeasuredHeads, kind
 from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
@@ -33,7 +33,7 @@ _TOGETHER: dict[str, Callable[[Floats], Any]] = {
 }
 
 
-def measure(
+def measure_heads(
     model: "str | Path | nn.Module | LoadedModel",
     texts: "Texts | None",
     inputs: Iterable[Any] | None,
@@ -157,7 +157,9 @@ def _enough(factors: Floats) -> float:
 
 def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
     """One block each of heads, layers and the model; the same again for each c."""
-    layers = {number: _values(passes.tallies[where]) for where, number in numbers(passes.tallies).items()}
+    layers = {
+        number: _values(passes.tallies[where]) for where, number in layer_numbers(passes.tallies).items()
+    }
     if not all("entropy" in values for values in layers.values()):
         raise InputError("no token has more than one position to attend to: pass longer sentences")
     heads = {layer: len(values["entropy"]) for layer, values in layers.items()}
@@ -166,7 +168,7 @@ def _blocks(passes: Passes, stack: str, step: int) -> list[Block]:
     sizes = {name: np.array([[float(count)]]) for name, count in counts.items() if count}
     blocks[-1] = replace(blocks[-1], values={**blocks[-1].values, **sizes})
     for c, tallies in passes.scaled.items():
-        places = numbers(passes.tallies).items()
+        places = layer_numbers(passes.tallies).items()
         at_c = {number: _values(tallies[where]) if where in tallies else {} for where, number in places}
         blocks += [replace(one, constants={"scale": c}) for one in _of_values(at_c, heads, stack, step)]
     return blocks

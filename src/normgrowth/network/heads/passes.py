@@ -117,7 +117,7 @@ class Passes:
 
         before = len(self.notes)
         with seen(self.part, saw):
-            run(self.part, self.part, batch.inputs)
+            run_without_cache(self.part, self.part, batch.inputs)
         if not tallies:
             name, left_out = type(self.part).__name__, self.notes[before:]
             raise InputError(
@@ -177,7 +177,7 @@ class Passes:
                 add_scaled(call, batch.real, unit, tally)
 
         with seen(scaled, saw):
-            run(scaled, scaled, batch.inputs)
+            run_without_cache(scaled, scaled, batch.inputs)
         self._merge(tallies, self.scaled.setdefault(c, {}))
 
     def _wanted(self, call: Call, batch: Batch) -> bool:
@@ -204,7 +204,7 @@ class Passes:
             limit, self.orders = saturated(self.part, orders=orders, fixed=self.fixed), orders
             try:
                 with seen_weights(self.part, saw, began):
-                    run(limit, self.part, batch.inputs)
+                    run_without_cache(limit, self.part, batch.inputs)
             except InputError as error:
                 raise InputError(f"{error}; exact=False measures everything but the exact limit") from error
             if not (limit.undecided or limit.doubtful):
@@ -213,7 +213,7 @@ class Passes:
         self.notes += messages(limit.findings)
 
 
-def numbers(found: Iterable[Where]) -> dict[Where, int]:
+def layer_numbers(found: Iterable[Where]) -> dict[Where, int]:
     """Layer numbers: the number of the block, or the order in the pass if block numbers are not unique."""
     places = list(found)
     blocks = [number for where in places if (number := place(where.module).block) is not None]
@@ -224,7 +224,7 @@ def head_name(stack: str, layer: int, head: int) -> str:
     return f"{stack}.{layer}.head.{head}"
 
 
-def run(network: Callable[..., Any], module: nn.Module, inputs: Any) -> None:
+def run_without_cache(network: Callable[..., Any], module: nn.Module, inputs: Any) -> None:
     """Run a module or its limit, without a KV cache: a module that runs again would fill it twice."""
     more = {"use_cache": False} if "use_cache" in inspect.signature(module.forward).parameters else {}
     if isinstance(inputs, Mapping):

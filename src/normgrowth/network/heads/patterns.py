@@ -10,7 +10,7 @@ from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.module_names import counted
 from normgrowth.network.attention_capture import Call, seen
 from normgrowth.network.heads.call_sites import Where
-from normgrowth.network.heads.passes import Passes, head_name, numbers, run
+from normgrowth.network.heads.passes import Passes, head_name, layer_numbers, run_without_cache
 from normgrowth.network.heads.result import AttentionPatterns, HeadPattern
 from normgrowth.network.hidden_states import (
     check_weights,
@@ -67,12 +67,12 @@ def patterns(
     passes = Passes(part, (), True, 0.0, notes, fixed_within(model, part, fixed))
     with evaluating(part), out_of_memory_hint(part, len(ids)):
         with running(part, len(ids)), seen(part, saw):
-            run(part, part, batch.inputs)
+            run_without_cache(part, part, batch.inputs)
         passes.in_the_limit(batch, saw_weights, hard.clear)
     stack = "encoder" if part is not model else "layer"
     known = {
         head_name(stack, layer, h): {"soft": soft[where][h], "saturated": hard[where][h]}
-        for where, layer in numbers(soft).items()
+        for where, layer in layer_numbers(soft).items()
         for h in range(len(soft[where]))
     }
     unknown = next((name for name in chosen if name not in known), None)

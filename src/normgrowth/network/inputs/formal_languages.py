@@ -109,7 +109,7 @@ def language(name: str) -> Language:
     return LANGUAGES[name]
 
 
-def sentences(name: str, count: int, longest: int, seed: int) -> list[tuple[str, ...]]:
+def language_samples(name: str, count: int, longest: int, seed: int) -> list[tuple[str, ...]]:
     """Return `count` independent samples of the language; a seed gives the same samples on every machine.
 
     Samples repeat if there are few words: anbn has ⌊longest/2⌋ words (10 up to 20 symbols) and anbncn ⌊longest/3⌋. Up

@@ -150,7 +150,7 @@ def is_stored(path: Path) -> bool:
     return isinstance(said, Mapping) and said.get("model_type") == MODEL_TYPE
 
 
-def read_config(path: Path) -> EncoderConfig:
+def read_encoder_config(path: Path) -> EncoderConfig:
     file = path / CONFIG if path.is_dir() else path
     said: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     kinds = {field.name: field.type for field in fields(EncoderConfig)}
@@ -175,7 +175,7 @@ def read(
 
     head: return the language model with its head instead of the encoder.
     """
-    config = read_config(path)
+    config = read_encoder_config(path)
     file = path / CONFIG if path.is_dir() else path
     if config.layers > MOST_LAYERS:
         raise ConfigError(file, "layers", config.layers, f"more than {MOST_LAYERS:,} layers")

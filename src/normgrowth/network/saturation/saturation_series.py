@@ -27,7 +27,7 @@ from normgrowth.network.measured import ModelInfo, TextInfo
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.saturation.result import LevelOptions, Saturation
-from normgrowth.network.saturation.state_comparison import measure
+from normgrowth.network.saturation.state_comparison import measure_saturation
 from normgrowth.records import Records, concatenated
 from normgrowth.results import Provenance
 from normgrowth.serialization.checksums import TABLE
@@ -141,7 +141,7 @@ def of_series(
                         f"{entry.label}: {bad} contains NaN or infinity, so this step has no levels"
                     )
                     continue
-                levels = measure(LoadedModel(entry.label, model), texts, inputs, options)
+                levels = measure_saturation(LoadedModel(entry.label, model), texts, inputs, options)
                 found = _at_step(levels, entry.step)
                 cache.put(step_name(entry.step), _to_table(key, found))
             steps[place.step] = found

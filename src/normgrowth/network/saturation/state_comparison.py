@@ -64,7 +64,7 @@ class Method(NamedTuple):
 Sums = dict[Method, Floats]  # (sentences, layers): cosines summed over the tokens of a sentence
 
 
-def measure(
+def measure_saturation(
     model: "str | Path | nn.Module | LoadedModel",
     texts: "Texts | None",
     inputs: Iterable[Any] | None,

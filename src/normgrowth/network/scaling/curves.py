@@ -30,7 +30,7 @@ from normgrowth.network.models.load import LoadedModel, as_loaded, load_model
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling.convergence import local_powers, rate
-from normgrowth.network.scaling.result import ScaledNetwork, Scaling, joined
+from normgrowth.network.scaling.result import ScaledNetwork, Scaling, joined_scalings
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
@@ -84,7 +84,7 @@ def of_paper(
         parts.append(of_config(config, inputs, scales, seeds, label_of(config), progress=tell))
     source = f"the paper's encoder and its variants: {layers} layers of width {width}, {len(seeds)} seeds"
     note = "random weights and ids; for one seed, weights are the same with and without biases"
-    return joined(parts, source=source, notes=(note,))
+    return joined_scalings(parts, source=source, notes=(note,))
 
 
 def of_module(
@@ -142,7 +142,7 @@ def of_name(
         own = seed if loaded.random else None
         options = {"fixed": fixed, "states": states, "progress": progress}
         parts.append(of_module(loaded, inputs, texts, scales, run, seed=own, **options))
-    return joined(parts)
+    return joined_scalings(parts)
 
 
 def paper_configs(layers: int = 12, width: int = 768) -> list[EncoderConfig]:

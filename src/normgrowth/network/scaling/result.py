@@ -179,7 +179,7 @@ class Scaling(Result):
         return super().from_stored(stored)
 
 
-def joined(parts: Sequence[Scaling], **fields: Any) -> Scaling:
+def joined_scalings(parts: Sequence[Scaling], **fields: Any) -> Scaling:
     """Join the networks of several results. fields: replace those of the first result."""
     records = Records.joined([part.records for part in parts])
     networks = tuple(network for part in parts for network in part.networks)
@@ -220,4 +220,4 @@ def _with_axes(records: Records, run: str, seed: int | None) -> Records:
     return Records(table.append_column("seed", pa.array([seed] * size, pa.int64())))
 
 
-__all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined"]
+__all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined_scalings"]

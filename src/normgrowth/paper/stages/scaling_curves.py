@@ -19,7 +19,7 @@ class Curves(StageSettings):
 
 def scaling_curves(context: StageContext, settings: Curves) -> StoredResult:
     from normgrowth.network.scaling.curves import paper_configs
-    from normgrowth.network.scaling.result import Scaling, joined
+    from normgrowth.network.scaling.result import Scaling, joined_scalings
     from normgrowth.scaling import scaling
 
     configs, parts = paper_configs(), []
@@ -31,7 +31,7 @@ def scaling_curves(context: StageContext, settings: Curves) -> StoredResult:
 
         parts.append(Scaling.from_stored(context.cached(f"part-{i}", measured)))
         context.done(i + 1, len(configs), config.kind)
-    return joined(parts).stored
+    return joined_scalings(parts).stored
 
 
 SCALING = Stage(

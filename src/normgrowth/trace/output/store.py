@@ -22,7 +22,7 @@ import numpy as np
 from normgrowth.moments.moments import Floats, Moments, Pair
 from normgrowth.records import storable
 from normgrowth.serialization.checksums import ARRAYS, OBJECT, TABLE
-from normgrowth.workspace import Cache, read_json
+from normgrowth.workspace import Cache, read_json_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -194,7 +194,7 @@ def _load(step: int, table: "pa.Table | None", older: Callable[[int, str], int])
 def _older_references(folder: Path) -> Callable[[int, str], int]:
     """Return a function (step, label) -> reference step, for folders of the first version."""
     try:
-        steps = list(read_json(folder / "records.json").get("steps", ()))
+        steps = list(read_json_object(folder / "records.json").get("steps", ()))
     except (OSError, ValueError, TypeError):
         steps = []
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
 from normgrowth.moments.moments import Moments, Pair
-from normgrowth.trace.by_step import measure
+from normgrowth.trace.by_step import measure_checkpoint
 from normgrowth.trace.sampling.samples import buffer_like, pattern, sample
 
 Floats = NDArray[np.float64]
@@ -204,7 +204,7 @@ class StepSampler:
                 continue
             part = [name for name, wanted in zip(names, chosen, strict=True) if wanted]
             against = [("previous", last[0])] if last else []
-            sums = measure(view, against, part, workers=self.workers)
+            sums = measure_checkpoint(view, against, part, workers=self.workers)
             for own, theirs in zip(_own(found), _own(sums), strict=True):
                 own[chosen] = theirs
             if last:

@@ -19,7 +19,7 @@ from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult, re
 from normgrowth.tracking.log.journal import JOURNAL, read_journal
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
 from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, record_blocks
-from normgrowth.workspace import read_json
+from normgrowth.workspace import read_json_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,7 +187,7 @@ def log_files(folder: Path) -> dict[str, int]:
 def _exported(folder: Path) -> StoredResult | None:
     """The result in records.parquet, if it was made from the current log."""
     try:
-        said = read_json(folder / SIDECAR).get(EXPORTED)
+        said = read_json_object(folder / SIDECAR).get(EXPORTED)
     except (OSError, ValueError):
         return None
     if said is None or said != log_files(folder) or not (folder / FILE).is_file():

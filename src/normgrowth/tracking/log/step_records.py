@@ -86,7 +86,7 @@ def record_blocks(
     if not steps:
         return
     kernel = layout.sums
-    moments, run = unpacked(layout, rows)
+    moments, run = unpacked_step(layout, rows)
     for level, names, layers, roles, group in levels_of(layout.readings):
         if level not in layout.levels:
             continue
@@ -144,7 +144,7 @@ def packed_start(layout: StepLayout, sums: Floats) -> Floats:
     return rows
 
 
-def packed(
+def packed_step(
     layout: StepLayout,
     columns: Floats,
     rules: Floats,
@@ -169,7 +169,7 @@ def packed(
     return np.concatenate([columns, own, of_model, so_far[:, None], updates], axis=1)
 
 
-def unpacked(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
+def unpacked_step(layout: StepLayout, rows: Floats) -> tuple[Moments, dict[str, Floats]]:
     """The moments of all tensors at all steps, step after step, and the columns of the run."""
     flat = rows.reshape(-1, rows.shape[-1])
     kernel = layout.sums
