@@ -91,7 +91,7 @@ def run(wanted: list[str], columns: tuple[str, ...], again: bool, workers: int) 
     done: dict[str, dict[str, str]] = result["done"]  # architecture -> column -> code that measured it
     other: dict[str, list[str]] = result.setdefault(
         "other", {}
-    )  # transformers -> configs that are not of text
+    )  # version of transformers -> configs of models that do not read text
     known = set(other.get(version("transformers"), []))
     tasks = []
     for name in (name for name in wanted if again or name not in known):

@@ -239,7 +239,7 @@ def time_rounds(name: str, rounds: int, state: dict[str, Any], save: Callable[[]
 
 
 def hook_seconds(training: Training) -> float:
-    """Return the seconds of a tracker at an unmeasured step, timed alone: too few to show in whole steps."""
+    """Return the seconds that a tracker takes at an unmeasured step: too short to see in the time of a whole step."""
     model, optimizer = training.model, training.optimizer
     with NormTracker(model, optimizer, every=lambda step: step > 10 * HOOK_CALLS, include="all"):
         (before,) = optimizer._optimizer_step_pre_hooks.values()

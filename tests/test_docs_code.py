@@ -1,6 +1,7 @@
-"""The Python examples of the documentation run as they are printed."""
+"""The Python examples of the documentation run as they are printed, and its commands have the options they name."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from synthetic_series import walk, write_series
 from tracking.tiny_training import backward, tiny
 
 import normgrowth
+from normgrowth.cli.main import COMMANDS, command_of, parser_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -87,3 +89,22 @@ def test_public_names_are_documented(name):
     assert re.search(rf"^\.\. auto\w+:: normgrowth\.{name}$", text, re.MULTILINE), "its docstring"
     examples = "".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     assert re.search(rf"\bng\.{name}\b", examples), "an example"
+
+
+def shown_commands():
+    """Every command in a code block of the documentation, a docstring of an example or the help."""
+    texts = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *DOCS.glob("*.md"))}
+    texts |= {f"{name} --help": command_of(name).examples for name in COMMANDS}
+    for name, text in texts.items():
+        whole = re.sub(r"\\\n\s*", "", text)  # a command on several lines
+        for line in re.findall(r"^(?: {2,}(?:\$ )?)?(normgrowth \w.*)$", whole, re.MULTILINE):
+            command = re.split(r"\s{2,}[#(]|\s+#|\s+(?:&&|\||>|&)(?:\s|$)", line)[0]
+            if command.split()[1] in COMMANDS:
+                yield pytest.param(command, id=f"{name}: {command}")
+
+
+@pytest.mark.parametrize("command", list(shown_commands()))
+def test_a_command_of_the_documentation_parses(command):
+    _, name, *words = shlex.split(command)
+    if not {"-h", "--help"} & set(words):  # help exits
+        parser_of(name).parse_args(words)

@@ -48,7 +48,7 @@ def unseal(content: bytes) -> bytes:
 
 def seal_json(content: Mapping[str, Any]) -> JsonObject:
     """A JSON object with an additional entry for its checksum."""
-    plain = json.loads(json.dumps(dict(content)))  # convert values as reading back does
+    plain = json.loads(json.dumps(dict(content)))  # the values as they will be read back: tuples become lists
     return {**plain, CHECKSUM: _json_checksum(plain)}
 
 

@@ -323,7 +323,7 @@ class NormTracker:
         self._note(
             f"step {self.step + 1}: the parameters of the model have changed ({len(new - old)} new names, "
             f"{len(old - new)} removed, the rest reassigned); the current parameters are measured"
-            + (f"; {foreign}, and its updates of them are not measured" if foreign else "")
+            + (f"; {foreign}; updates of such parameters are not measured" if foreign else "")
         )
         if self._first:
             self._keep_first()

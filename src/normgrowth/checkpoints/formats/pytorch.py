@@ -105,8 +105,8 @@ class _Index:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=Ranges)
-    left_out: dict[str, str] = field(default_factory=dict)  # name -> reason
-    names: set[str] = field(default_factory=set)  # of classes
+    left_out: dict[str, str] = field(default_factory=dict)  # name of a tensor -> reason
+    names: set[str] = field(default_factory=set)  # classes that the pickle names
     step: int | None = None
     states: dict[str, FileState] = field(default_factory=dict)
 

@@ -171,7 +171,7 @@ def given_batches(batches: Sequence[Any]) -> list[Batch]:
 
 
 def decoder_batch(batch: Batch, model: nn.Module, how: str) -> Batch:
-    """The batch with decoder inputs added if it has none; `real` marks the decoder tokens that count.
+    """The batch with decoder inputs added if it has none; `real` marks the decoder tokens that are measured.
 
     how: "shifted": the start token, then the encoder's tokens; "start": only the start token.
     """
