@@ -23,8 +23,8 @@ PAIRS = [  # components with biases, and the same without
 @dataclass(frozen=True)
 class RisesWithScale(Claim):
     """Holds if the cosine rises to at least 0.95 at c = 10 in both kinds of network of the figure, with and without
-    biases; in part if to at least 0.9. The distance from the published curves is shown but not judged: the inputs of the figure are
-    unknown.
+    biases; in part if to at least 0.9. The distance from the published curves is shown but not judged: the inputs of
+    the figure are unknown.
     """
 
     id, where, figure, needs = "scaling-curves", "§5.2, Fig. 4", "fig4", ("scaling",)
