@@ -4,6 +4,7 @@ project = "normgrowth"
 author = "The normgrowth authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "normgrowth"
 exclude_patterns = ["_build"]
