@@ -57,6 +57,10 @@ def behavior(
     dtype, attention, model_type: options of `load_model` for a model given by name. run: name of the run of a single
     model.
     out: output folder; overwrite: replace another result there.
+
+    >>> found = ng.behavior(model, ["the cat sat on the mat", "it was tired"], c=[10], bootstrap=100)
+    >>> [network.network for network in found.networks]
+    ['soft', 'hard_attention', 'scaled', 'saturated']
     """
     from normgrowth.errors import InputError
     from normgrowth.network.behavior.predictions import measure_behavior

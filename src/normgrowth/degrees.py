@@ -38,6 +38,10 @@ def degrees(
     config.json, parameters that are initialized as constants (zero biases, unit gains) get noise, unless
     as_initialized is set.
     out: output folder; overwrite: replace another result there.
+
+    >>> degrees = ng.degrees(model, inputs)
+    >>> degrees.outputs
+    {'logits': Fraction(2, 1)}
     """
     from dataclasses import replace
     from pathlib import Path

@@ -52,6 +52,10 @@ def heads(
     seed, dtype, attention, model_type: options of `load_model` for a model given by name. step, run: step and run of
     the records; the default is the step of a checkpoint's folder, else 0.
     out: output folder; overwrite: replace another result there.
+
+    >>> heads = ng.heads(model, inputs=[inputs])
+    >>> heads.matrix("attended", by="head").values.shape
+    (1, 4)
     """
     from normgrowth.errors import InputError
     from normgrowth.network.heads.measurement import measure_heads

@@ -20,6 +20,10 @@ def parameters(
 
     include, select, exclude: which parameters are counted, as for `trace`. Only the header is read; for local
     checkpoints, also the values of heads that may be copies of their embedding.
+
+    >>> counted = ng.parameters("checkpoints").counted
+    >>> counted[0].name, counted[0].layer, counted[0].role
+    ('transformer.h.0.attn.c_attn.bias', 0, 'attention.qkv')
     """
     import warnings
 

@@ -38,6 +38,10 @@ def reproduce(
     checkpoints of T5 or the output folder of their trace, on which the claims of Figures 1 and 5 are judged instead of
     the published points. engine: trains the models (default: one process per core). overwrite: replace a reproduction
     with another scale or corpus.
+
+    >>> result = ng.reproduce("reproduction", only=["norm-sqrt"])
+    >>> [(claim.id, str(claim.verdict)) for claim in result.claims]
+    [('norm-sqrt', 'holds')]
     """
     from pathlib import Path
 

@@ -232,7 +232,12 @@ def render(result: Result) -> str:
 
 
 def load(folder: Path | str) -> Result:
-    """The result in a folder, as the type that its verb returned."""
+    """The result in a folder, as the type that its verb returned.
+
+    >>> folder = ng.trace("checkpoints").save("traces/gpt")
+    >>> type(ng.load("traces/gpt")).__name__
+    'Trace'
+    """
     folder = Path(folder)
     if holds_reproduction(folder):
         return type_of("reproduction").read(folder)  # pyright: ignore[reportAttributeAccessIssue]

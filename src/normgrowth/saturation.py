@@ -66,6 +66,10 @@ def saturation(
     dtype, attention, model_type: options of `load_model` for a model given by name. run: name of the run of a single
     model.
     out: output folder; for a series, the same call resumes. overwrite: replace another result there.
+
+    >>> levels = ng.saturation(model, inputs=[inputs])
+    >>> levels.matrix("saturation").names
+    ['embeddings', 'layer.0', 'layer.1']
     """
     from pathlib import Path
 

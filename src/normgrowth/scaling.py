@@ -48,6 +48,9 @@ def scaling(
     states, each (rows, tokens, size): first the embeddings, then the output of every block.
     dtype, model_type: options of `load_model` for a model given by name. run: the name of the run in the records.
     out: output folder; overwrite: replace another result there.
+
+    >>> curve = ng.scaling(model, inputs, c=[1, 10, 100])
+    >>> figure = curve.plot()
     """
     from dataclasses import replace
     from pathlib import Path

@@ -34,6 +34,11 @@ def sweep(
     engine: where cells are trained [default: one process per core].
     stack_size: number of cells in one stack [default: chosen for speed].
     overwrite: replace the records of a sweep with other settings; its cells stay.
+
+    >>> rates, decays = ng.Axis("lr", (1e-3, 1e-2)), ng.Axis("weight_decay", (0.01, 1.0))
+    >>> sweep = ng.sweep(ng.preset("tiny", "dyck1", steps=4), "sweeps/dyck", x=rates, y=decays, engine=Threads(1))
+    >>> [edge.x for edge in sweep.edges]  # a column each; edge.value is the weight decay at which growth ends
+    [0.001, 0.01]
     """
     from normgrowth.engine import given_or_processes
     from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY

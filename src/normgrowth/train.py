@@ -29,6 +29,10 @@ def train(
     progress: called after every step. save_seconds: time between saved states.
     device: [default: a GPU if available]. threads: number of PyTorch threads [default: chosen by PyTorch].
     overwrite: remove another result in the folder.
+
+    >>> run = ng.train(ng.preset("tiny", "dyck1", steps=4), "runs/dyck")
+    >>> loss = run.evaluations[-1].scores["dev_loss"]
+    >>> figure = run.plot()
     """
     import torch
 

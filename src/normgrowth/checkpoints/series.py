@@ -96,6 +96,11 @@ def open_source(
     Addresses begin with ``https://``, ``http://``, ``s3://`` or ``gs://``. Remote safetensors and TensorFlow files are
     read by byte ranges. Checkpoints in other formats are downloaded to `scratch` while they are open. endpoint: the
     address of another hub.
+
+    >>> series = ng.open_source("checkpoints")
+    >>> [entry.step for entry in series.entries][:3]
+    [0, 5, 10]
+    >>> step, name, values = next(iter(series))
     """
     parts = [source] if isinstance(source, str | Path) else list(source)
     if not parts:

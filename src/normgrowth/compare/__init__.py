@@ -24,6 +24,11 @@ def compare(
 
     Growth (`rows`) is compared at the last common step, and `matched` is True. If one run starts at that step, it has
     no growth there: then each run is evaluated at its own last step, and `matched` is False.
+
+    >>> a, b = ng.trace("checkpoints"), ng.trace("checkpoints")
+    >>> found = ng.compare(a, b)
+    >>> found.parted
+    False
     """
     from normgrowth.compare.runs import compared_runs
 

@@ -30,9 +30,6 @@ def dynamics(
 ) -> "Dynamics":
     """Explain the growth of a norm: its budget, its direction, and which model of the dynamics predicts it.
 
-        found = ng.dynamics(trace, "cosine:lr=6e-4,steps=600000,warmup=2000", weight_decay=0.1)
-        found.verdict, found.misaligned.kappa, found.budget.by_steps, found.direction.verdict
-
     trace: a trace, its records, its folder, or "published:t5", "published:t5-encoder" or
     "published:t5-decoder", which have a schedule of their own.
     schedule: the learning rates, as a `Schedule` or its text ("constant:lr=3e-4"). The default is the schedule that a
@@ -47,6 +44,13 @@ def dynamics(
     (θ -= λθ, the paper's eq. (3)).
     optimizer, betas, momentum, gradient_norm, invariant: for the equilibrium under weight decay, see
     `normgrowth.equilibrium`.
+
+    >>> found = ng.dynamics("published:t5-encoder")
+    >>> round(found.budget.by_steps, 2)
+    0.66
+    >>> trace = ng.trace("checkpoints")
+    >>> found = ng.dynamics(trace, "constant:lr=3e-3", weight_decay=0.01)
+    >>> kappa, verdict = found.misaligned.kappa, found.verdict
     """
     from normgrowth.dynamics.explain import explain
     from normgrowth.dynamics.weight_decay import OptimizerSettings

@@ -129,6 +129,9 @@ def equilibrium(
     decay: see the top of this file; the default is PyTorch's: decoupled for adamw and coupled for sgd. Adam with
     coupled decay also needs gradient_norm; the result holds while λ‖θ‖ is much smaller than it.
     invariant: the weights are scale-invariant, like weights that are followed by a norm.
+
+    >>> round(ng.equilibrium("adamw", lr=3e-3, weight_decay=0.01, numel=6_000).norm, 2)
+    29.98
     """
     c = _Case(optimizer, lr, numel, gradient_norm, betas, momentum, decay, invariant)
     if not (isfinite(weight_decay) and weight_decay >= 0):

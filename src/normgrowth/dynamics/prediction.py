@@ -53,6 +53,9 @@ def predict_norm(
     discrete: compute the exact product over optimizer steps instead of the continuous flow; they differ by O(κη).
     schedule: a callable must be defined from `start` on; 1/√t is not defined at 0.
     A norm that overflows is inf, one that underflows is 0.
+
+    >>> from normgrowth import schedules
+    >>> norms = ng.predict_norm(schedules.parse("constant:lr=3e-3"), 1.0, [0, 100, 1000], norm0=8.0)
     """
     at = np.asarray(steps, np.float64)
     check_not_negative(kappa=kappa, norm0=norm0, weight_decay=weight_decay, start=start)

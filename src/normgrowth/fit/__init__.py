@@ -30,11 +30,6 @@ def fit(
 ) -> "Fits":
     """Fit growth laws to norms; return confidence intervals and the weight of evidence of each law.
 
-        fits = ng.fit(steps, norms)               # one series
-        fits.best, fits["sqrt"].r2, fits["power"].interval("p"), fits.best.predict(10_000)
-        fits = ng.fit(trace, level="layer")       # one series per layer
-        fits.series["layer.3"].best
-
     data: a trace or another result with norms, its records, its folder, a csv with the columns step and norm (and
     layer, name, role, level or run for several series), numbers of the paper ("published:t5", "published:t5-encoder",
     "published:t5-decoder", "published:t5_norm" or "published:t5_norm_by_layer"), a list of several of these,
@@ -49,6 +44,16 @@ def fit(
     Points can be in any order. Points that are not finite are dropped, and norms at the same step are averaged; the
     `notes` of a series report both. A series with too few points is part of the result, and each of its laws has a
     `reason`. InputError is raised if no law can be fitted to any series.
+
+    >>> steps = np.arange(1, 101)
+    >>> fits = ng.fit(steps, 3 * np.sqrt(steps) + 2, laws=["sqrt", "linear"])
+    >>> fits.best.law
+    'sqrt'
+    >>> {name: round(value, 6) for name, value in fits["sqrt"].params.items()}
+    {'a': 3.0, 'b': 2.0}
+    >>> by_layer = ng.fit(ng.trace("checkpoints"), level="layer")
+    >>> list(by_layer.series)
+    ['layer.0', 'layer.1']
     """
     from normgrowth.fit.fitting import fit_data
 

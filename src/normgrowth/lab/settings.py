@@ -170,6 +170,9 @@ def preset(name: str, corpus: str, **changes: Any) -> TrainSettings:
     """Return the settings of a preset: "paper" as in the paper, "small" for an hour, "tiny" for a minute.
 
     changes: settings that replace those of the preset.
+
+    >>> ng.preset("tiny", "penn", optimizer="sgd").optimizer
+    'sgd'
     """
     if name not in PRESETS:
         raise InputError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")

@@ -231,6 +231,11 @@ def saturated(
     attention_only: keep the weights unchanged and only make attention hard.
     fixed: parameters that do not grow, as names or patterns (`["logit_scale", "*.A_log"]`), for example parameters in
     an exponential, which would grow faster than any power of c.
+
+    >>> limit = ng.saturated(model)
+    >>> logits = limit(**inputs).logits
+    >>> limit.degrees["transformer.h.0"]
+    Fraction(3, 1)
     """
     model = unwrapped(model)
     check_fixed(model, fixed)

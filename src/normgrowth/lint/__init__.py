@@ -32,6 +32,10 @@ def lint(
     and `.severity`: "fault", or "remark" for an observation that normal training can explain. An unreadable checkpoint
     is a finding, and the other checkpoints are still checked. If the source mixes several series or data files, these
     are findings as well, and the largest series is checked.
+
+    >>> findings = ng.lint("checkpoints")
+    >>> len(findings.faults)
+    0
     """
     from normgrowth.lint.check_series import findings_of_trace, lint_series
     from normgrowth.trace.result import Trace

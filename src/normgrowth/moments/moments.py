@@ -125,7 +125,14 @@ PREVIOUS = (
 
 
 def quantities(moments: Moments) -> dict[str, Floats]:
-    """The quantities of b and, if its sums against the previous checkpoint are known, of the step from there."""
+    """The quantities of b and, if its sums against the previous checkpoint are known, of the step from there.
+
+    >>> sums = ng.Moments(
+    ...     numel=np.array([4]), square=np.array([9.0]), largest=np.array([2.0]), nonfinite=np.array([0])
+    ... )
+    >>> float(ng.quantities(sums)["norm"][0])
+    3.0
+    """
     by = by_reference(moments)
     return by[None] | by.get(PREVIOUS, {})
 

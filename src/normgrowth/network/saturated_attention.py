@@ -54,6 +54,10 @@ def saturated_attention(
     maximal score s, where k is the key of the maximum.
 
     Gradients flow through the values only: the limit is piecewise constant in q and k.
+
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 4)
+    >>> ng.saturated_attention(q, k, v, causal=True).shape
+    torch.Size([1, 2, 5, 4])
     """
     chosen, count = _chosen(q, k, mask, ties, causal, scale, tolerance)
     return _mean(chosen, count, v)

@@ -42,9 +42,6 @@ def scaled_weights(
 ) -> AbstractContextManager[Given]:
     """Multiply the parameters by c within a `with` block; afterwards they are bit-identical to before.
 
-        with scaled_weights(model, 1000):
-            states = model(ids)
-
     Takes a module, a tensor, a dict, an iterable of tensors (their names are "0", "1", ...) or of
     (name, tensor). `include` is a regular expression searched for in the names, or a function of the name;
     a tied parameter is chosen by any of its names. `fixed`: names or patterns (`*.A_log`) of parameters that are not
@@ -60,6 +57,11 @@ def scaled_weights(
     Raises InputError, with nothing changed, if a finite weight would overflow its dtype, and for parameters that cannot
     be scaled (integers, i.e. packed or quantized weights; float8, complex, sparse, meta): a network with only some
     weights scaled would be neither f(θ) nor f(cθ). If such parameters are not weights, exclude them with `include`.
+
+    >>> norm = model.transformer.h[0].mlp.c_fc.weight.norm().item()
+    >>> with ng.scaled_weights(model, 1024):
+    ...     model.transformer.h[0].mlp.c_fc.weight.norm().item() / norm
+    1024.0
     """
     return _Scaled(model_or_parameters, _factor(c), _chooser(include), fixed)
 

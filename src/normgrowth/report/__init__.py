@@ -25,15 +25,14 @@ def report(
 ) -> "Page":
     """Write one self-contained HTML page for the results and return its path as a `Page`, which a notebook displays.
 
-        ng.report("traces/gpt")                                    # traces/gpt/report.html
-        ng.report([trace, ng.dynamics(trace, "3e-4")], "growth.html")
-
     results: one or several of: a result; a folder with results, directly or in subfolders (the run may still be
     training); "published:t5". Runs are overlaid.
     path: the HTML file. By default report.html in the first folder, or in the current directory if the first input is
     not a folder.
     title: title of the page. fit: fit growth laws to the norms of each run.
     overwrite: replace a page at this path that was made from other results.
+
+    >>> page = ng.report([ng.trace("checkpoints"), ng.fit("published:t5")], "growth.html")
     """
     from normgrowth.report.page.write import write_results
 

@@ -42,6 +42,13 @@ def trace(
     lint: also run the integrity checks of `normgrowth.lint`; `findings` holds all results, faults are also warnings.
     engine: where tasks run [default: `workers` threads of this process].
     memory: limit in bytes, over all workers, for checkpoint values that are read over a network.
+
+    >>> trace = ng.trace("checkpoints")
+    >>> trace.steps[:3]
+    (0, 5, 10)
+    >>> trace.matrix("norm", by="layer").values.shape  # steps × layers
+    (12, 2)
+    >>> figure = trace.plot()
     """
     from pathlib import Path
 

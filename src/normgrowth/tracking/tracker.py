@@ -57,10 +57,12 @@ LOGGED = (  # by default
 
 
 class NormTracker:
-    """Norms, steps, directions, gradients and the growth budget of every tensor, layer, role and the model::
+    """Norms, steps, directions, gradients and the growth budget of every tensor, layer, role and the model.
 
-        with NormTracker(model, optimizer, every=10, out="runs/first"):
-            train(model, optimizer)
+    >>> with ng.NormTracker(model, optimizer, every=10, out="runs/first") as tracker:
+    ...     train(model, optimizer)
+    >>> tracker.trace.steps
+    (0, 10, 20)
 
     It hooks into `optimizer.step()`: step n is the n-th call, regardless of the number of backward passes. Step 0 has
     the norms before the first call.

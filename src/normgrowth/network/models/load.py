@@ -61,6 +61,10 @@ def load_model(
     source: a hub id, a folder with a config and weights, a config.json alone (the weights are then random, from the
     seed), `minilm`, or a module, which is returned unchanged. model_type: the architecture ("bert"), for a
     config.json without model_type. head: load a causal or masked language model with its head.
+
+    >>> loaded = ng.load_model("checkpoints/checkpoint-55")
+    >>> loaded.step
+    55
     """
     import torch
     from torch import nn
