@@ -79,7 +79,7 @@ def fill_pages(folder: Path, reproduction: Path) -> None:
 
 
 def fill_readme() -> None:
-    """Copy the essential lines of the tour to README.md."""
+    """Copy the essential lines of the tour to README.md and to the first page of the documentation."""
     tour = (DOCS / "tour.md").read_text(encoding="utf-8")
     sections = {}
     for name, slices in ESSENTIAL.items():
@@ -90,6 +90,7 @@ def fill_readme() -> None:
             f"\n    … ({len(lines) - last} more lines)" if (last := slices[-1].stop) < len(lines) else ""
         )
     fill(ROOT / "README.md", sections)
+    fill(DOCS / "start.md", {"trace": sections["trace"]})
 
 
 def growth(folder: Path) -> None:

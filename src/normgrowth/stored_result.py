@@ -136,5 +136,5 @@ def write_parquet(table: "pa.Table", target: Path, **options: Any) -> str:
 
 
 def read_parquet(path: Path) -> "pa.Table":
-    """The table of a file. Raises ChecksumError if its checksum does not match."""
+    """Read the table of a parquet file. Raises ChecksumError if its checksum does not match."""
     return from_parquet(path.read_bytes())[0]

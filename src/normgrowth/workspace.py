@@ -74,7 +74,7 @@ LOGS = ("journal", "steps/part-000.arrows")  # of a tracker, whose folder has no
 
 
 class replacing:
-    """Write to a temporary file or folder beside the target, then move it there; on an error, remove it."""
+    """Write to a temporary file or folder next to the target, then move it there; on an error, remove it."""
 
     def __init__(self, target: Path) -> None:
         self.target = target

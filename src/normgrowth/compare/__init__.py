@@ -20,7 +20,7 @@ def compare(
 
     a, b: traces, their records, or output folders; from trackers, from checkpoints, or one of each.
     control: a third run that should agree with a, such as a repetition; its differences from a set the noise floor.
-    tolerance: relative difference that counts as equal, if it is above the noise floor.
+    tolerance: treat relative differences up to this as equal, even above the noise floor.
 
     Growth (`rows`) is compared at the last common step, and `matched` is True. If one run starts at that step, it has
     no growth there: then each run is evaluated at its own last step, and `matched` is False.

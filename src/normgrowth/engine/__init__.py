@@ -33,7 +33,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 Progress = Callable[[int, int, str], None]  # done, total, label of what is being done
 
-RETRIES = 3  # of a task whose worker crashed
+RETRIES = 3  # how often a task is repeated after its worker crashed
 
 
 class WorkerCrashed(Exception):

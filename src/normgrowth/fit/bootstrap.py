@@ -3,9 +3,9 @@
 The norm of a checkpoint depends on all earlier steps, so the residuals of a fit are autocorrelated. Treating them as
 independent makes intervals too narrow and evidence too strong. Three corrections use the correlation ρ of neighbors:
 
-- n points count as n_eff = n/V_n(ρ). V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i is the factor by which such
-  correlation widens the variance of a mean of m points. As evidence, n_eff is at least k + 1, because a fit of
-  k parameters leaves residuals that change sign k times, however smooth they are.
+- n points have an effective sample size of n_eff = n/V_n(ρ). V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i is the factor by
+  which such correlation widens the variance of a mean of m points. As evidence, n_eff is at least k + 1, because a fit
+  of k parameters leaves residuals that change sign k times, however smooth they are.
 - Replicates draw residuals in blocks, which preserve the order inside a block (moving blocks that wrap around
   the ends, so that each residual is drawn equally often). The block length minimizes the error for such
   correlation: (6·n·ρ²/(1 − ρ²)²)^(1/3), at least 1 and at most n/3.

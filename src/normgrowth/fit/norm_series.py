@@ -119,7 +119,7 @@ def _hidden_matrices(records: Records) -> tuple[str, ...]:
     if share <= DOMINANT:
         return ()
     fix = 'level="part" (--level part) fits the matrices alone'
-    return (f"gains, biases and other vectors make up to {100 * share:.1f}% of ‖θ‖²; {fix}",)
+    return (f"vectors (gains, biases) account for up to {100 * share:.1f}% of ‖θ‖²; {fix}",)
 
 
 def _joined(several: Sequence[Data]) -> Data:

@@ -74,7 +74,7 @@ def _described(limit: limits.Limit, seen: Mapping[str, list[tuple[Degree, ...]]]
             output.lower,
             seen[name][-1] if name in seen else (),
             tuple(runs[name]),
-            tuple(seen.get(name, [])[-len(runs[name]) :]),  # without an earlier pass with fewer orders
+            tuple(seen.get(name, [])[-len(runs[name]) :]),  # drops an earlier pass that computed fewer orders
             any(True for _ in modules[name].parameters(recurse=False)),
             output.sources > 0,
         )

@@ -22,7 +22,7 @@ T = TypeVar("T")
 JsonObject: TypeAlias = dict[str, Any]  # as json.loads returns it
 
 SEALED = b"normgrowth.sealed"  # in the metadata of a table whose file has a checksum
-CHECKSUM = "file_sha256"  # of all other entries of a JSON object
+CHECKSUM = "file_sha256"  # the checksum of all other entries of a JSON object
 SIZE = hashlib.sha256().digest_size
 TAIL = 8  # length of the footer, and parquet's magic bytes
 

@@ -365,7 +365,7 @@ class StripeSums:
         self._columns = {p: np.zeros((len(job.names), 3 + 3 * len(r))) for p, r in job.plan.items()}
         self._samples: dict[int, list[bytes]] = {place: [] for place in job.checkpoints}
         self._buffers: dict[str, str] = {}
-        self._checksums: dict[int, int] = {}  # by position: running checksum of the latest tensor
+        self._checksums: dict[int, int] = {}  # position -> running checksum of the tensor being read
 
     def add(self, position: int, result: Result) -> None:
         self._waiting[position] = result

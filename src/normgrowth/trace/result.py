@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection, parameters_text
 from normgrowth.errors import SeriesWarning
 from normgrowth.moments.levels import DOMINANT as DOMINANT
-from normgrowth.moments.levels import MATRICES as MATRICES  # names of parts, for those who show traces
+from normgrowth.moments.levels import MATRICES as MATRICES  # re-exported for the report
 from normgrowth.moments.levels import VECTORS as VECTORS
 from normgrowth.records import Records
 from normgrowth.results import Result

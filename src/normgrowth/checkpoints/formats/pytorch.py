@@ -124,7 +124,9 @@ def _index(opened: TorchFile, file: str) -> _Index:
     index = _Index(names=opened.pickled.names, states={file: opened.state})
     granted = _VIEWED * len(opened.data) + _VIEWED_FREE
     seen: set[tuple[object, ...]] = set()
-    numbers: dict[int, int] = {}  # of arrays, by identity: an array that is referenced twice has one number
+    numbers: dict[
+        int, int
+    ] = {}  # identity of an array -> its number; an array that is referenced twice has one
     for name, value in _weights(state, opened).items():
         try:
             if is_array(value):

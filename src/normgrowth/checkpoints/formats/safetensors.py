@@ -20,7 +20,7 @@ from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
 
 HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
-MOST_AXES = 64  # of a tensor, as in numpy
+MOST_AXES = 64  # axes of a tensor, as in numpy
 MOST_VALUES = 1 << 60
 _DTYPE = re.compile(r"[A-Za-z0-9_]{1,40}")  # unsupported dtypes (C64, F4) are kept by name
 STEP_KEYS = ("step", "global_step")

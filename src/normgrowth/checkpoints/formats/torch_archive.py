@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
-_ENTRY = struct.Struct("<4s4xHH8xLLHHH8xL")  # of the directory: flags, method, sizes, lengths, offset
+_ENTRY = struct.Struct("<4s4xHH8xLLHHH8xL")  # directory entry: flags, method, sizes, lengths, offset
 _STORED, DEFLATED, _ENCRYPTED = 0, 8, 1
 _NO_ARCHIVE = "is not a valid torch archive"
 

@@ -134,7 +134,7 @@ def find_stacks(places: Iterable[Place]) -> Stacks:
         inner = 1 + max(map(inner_number, lists[path][1]))
         recurrent = any("receptance" in rest for rest in lists[path][1])
         stacks[path] = Stack(label, _kind(path), inner, bool(attending), recurrent)
-    # XLM has parallel lists: attentions.3, layer_norm1.3, ffns.3. Of several with attention, the first by name is used.
+    # XLM has parallel lists: attentions.3, layer_norm1.3, ffns.3. The first one with attention is used.
     beside = {path: (split(path)[:-1], frozenset(lists[path][0])) for path in [*attending, *inert]}
     parallel = {beside[path]: stacks[path] for path in sorted(attending, reverse=True)}
     for path in inert:

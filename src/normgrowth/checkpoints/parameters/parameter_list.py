@@ -95,7 +95,7 @@ def list_parameters(series: CheckpointSeries, selection: Selection) -> Parameter
 
 def _listed(checkpoint: Checkpoint, selection: Selection) -> tuple[Parameter, ...]:
     readings = selection.readings(checkpoint.tensors, checkpoint.aliases)
-    if not checkpoint.is_remote:  # of remote checkpoints, only the header is read
+    if not checkpoint.is_remote:  # for remote checkpoints, only the header is read
         copies = stored_copies(checkpoint, readings)
         readings = selection.readings(checkpoint.tensors, {**checkpoint.aliases, **copies})
     found = []

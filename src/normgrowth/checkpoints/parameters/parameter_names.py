@@ -49,7 +49,7 @@ ROLES = (
     "attention.output",
     "attention.qkv",  # fused; also keys and values only
     "feedforward",
-    "router",  # of a mixture of experts
+    "router",  # in a mixture of experts
     "experts",  # also shared ones
     "norm",
     "embedding",

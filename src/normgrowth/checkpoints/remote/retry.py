@@ -46,7 +46,7 @@ def retry(attempt: Callable[[], T], where: str) -> T:
 
 
 def wait_asked_for(headers: Mapping[str, str]) -> float:
-    """The wait in seconds that the headers of a response request; 0 if they do not."""
+    """The seconds to wait according to the response headers; 0 if they give none."""
     headers = {name.lower(): value for name, value in headers.items()}
     quota = re.search(r"r=0;t=(\d+)", headers.get("ratelimit", ""))
     wish = quota.group(1) if quota else headers.get("retry-after", "")

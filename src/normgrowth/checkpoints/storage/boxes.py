@@ -8,7 +8,7 @@ import numpy as np
 
 from normgrowth.checkpoints.formats.torch_archive import MalformedPickle
 
-MOST_CORNERS = 1 << 22  # of all boxes of one tensor that is split along several axes
+MOST_CORNERS = 1 << 22  # limit for one tensor that is split along several axes
 
 Corner = tuple[int, ...]
 Box = tuple[Corner, tuple[int, ...]]  # corner and size

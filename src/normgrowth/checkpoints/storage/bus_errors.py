@@ -70,7 +70,7 @@ class _Watch:
     def add(self, memory: mmap.mmap, address: int, size: int) -> NDArray[np.int64]:
         with self._lock:
             if not self._free:
-                raise OSError(f"more than {MOST_MAPPINGS} files are mapped")
+                raise OSError(f"more than {MOST_MAPPINGS} files are mapped; close other open series")
             if len(self._free) == MOST_MAPPINGS:
                 self._libc.sigaction(signal.SIGBUS, ctypes.byref(self._ours), ctypes.byref(self._before))
             place = self._free.pop()

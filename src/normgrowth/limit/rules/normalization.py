@@ -114,7 +114,7 @@ def _by_kernel(operation: Operation, x: Series, shape: list[int], gain: Series |
     value, mean, scale = torch.native_layer_norm(x.top.value, shape, weight, None, 0.0)
     varies = (
         scale * (mean.abs() * (FLAT * torch.finfo(value.dtype).eps)) < 1
-    )  # False for NaN, from a row of zeros
+    )  # a row of zeros gives NaN, which compares False
     if not bool(varies.all()) or (len(x.terms) > 1 and not all_nonzero(value)):
         return None
     below = highest(x.rest, *(term.degree for term in x.terms[1:2]))

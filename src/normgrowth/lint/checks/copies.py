@@ -129,7 +129,7 @@ def _benign_reason(e: StepTable, members: Sequence[int], true: int, apart: Dista
         return ""
     steps = [sample.step for sample in e.sampled]
     if first == 0 and steps[last] - steps[0] <= max(1, START * (steps[-1] - steps[0])):
-        return "usual where the learning rate warms up from 0 or the loss scale is still being searched"
+        return "expected while the learning rate is 0 or the gradient scaler skips steps"
     if last == n - 1 and true == first > 1:
         lengths = [apart(k - 1, k) for k in range(1, first + 1)]
         if lengths[-1] < np.median(lengths) / 16:

@@ -153,7 +153,7 @@ class _Way:
         ratio = f"{np.sqrt(far / short):.1f} times" if far < 1e8 * short else "more than 10000 times"
         same_start = self.cosine(before, k) >= ALIGNED
         cause = (
-            "another run from the same start, or a jump and back"
+            "a run from the same initial weights, or a jump that the next checkpoint undoes"
             if same_start
             else "another run, or re-initialized"
         )

@@ -22,9 +22,9 @@ linear maps; the scores only choose). A sum has the highest degree of its terms.
     usual_pre_norm   3   stream 1, branch 3 in the first sublayer, then 3 and 3: the embeddings vanish from the
                          stream, but the first norm still reads them; 1 after a final norm
 
-A linear head adds 1. Without biases these degrees hold up to vanishing terms (eps, lower degrees, the softness of
-attention). They also hold with biases: the bias of a linear map has degree 1 and vanishes compared with the product of
-degree 2 or 3; the bias of a norm has degree 1, like its gain, and stays.
+A linear head adds 1. Without biases, these degrees are exact except for terms that vanish (eps, lower degrees, the
+softness of attention). They also hold with biases: the bias of a linear map has degree 1 and vanishes
+compared with the product of degree 2 or 3; the bias of a norm has degree 1, like its gain, and stays.
 
 Norms without parameters have degree 0. Then paper_pre_norm has degree 1 (all branches have 0 and vanish, and only the
 embeddings remain), post_norm 0, usual_pre_norm 2, or 0 after a final norm. The first linear map of a sublayer then has

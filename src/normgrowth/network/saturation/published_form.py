@@ -39,7 +39,7 @@ def published_form(model: nn.Module, random_weights: bool, options: LevelOptions
     if not options.c:
         raise InputError("as_published compares with c times the weights: pass a value of c, such as 1000")
     if options.states is not None:
-        raise InputError("as_published chooses the states of a transformers model: omit states")
+        raise InputError("as_published selects the hidden states itself; do not pass states=")
     config: Any = getattr(model, "config", None)
     found = replace(options, exact=False, hard_attention=False)
     notes = ["as published: no exact limit"]

@@ -56,7 +56,7 @@ class AttentionPower(Claim):
     )
     published, source = "construction", "text"
     scope = "networks built by hand, on all strings up to a given length"
-    would_change = "A string that a construction misjudges."
+    would_change = "A string that a hand-built network classifies wrongly."
     languages: float = number("languages")
     strings: float = number("strings")
     wrong: float = number("wrong, saturated")

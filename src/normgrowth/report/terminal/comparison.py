@@ -15,7 +15,7 @@ from normgrowth.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST_ROWS, MOST_COLUMNS, WIDEST_NAME = 40, 100, 40  # of the heat map
+MOST_ROWS, MOST_COLUMNS, WIDEST_NAME = 40, 100, 40  # size of the heat map
 SAME, ROUNDING, SLIGHT, CLEAR, GROSS = "=", "·", "+", "x", "#"
 Write = Callable[[float], str]
 # field -> title, number format, rank (see Cells)

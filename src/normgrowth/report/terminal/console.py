@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-WIDTH, WIDE = 100, 1000  # columns by default, and with --wide
+WIDTH, WIDE = 100, 1000  # characters per line: default, --wide
 
 
 @dataclass(frozen=True)

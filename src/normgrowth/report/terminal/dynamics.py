@@ -13,7 +13,7 @@ from normgrowth.report.terminal.console import show as show_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-ROWS = 14  # of the table at most
+ROWS = 14  # most rows of the table
 MOST = 5  # sentences, without --wide
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from normgrowth.lab.run import Run
 
 SMOOTH = 0.05  # weight of the last step in the smoothed loss
-ROWS = 16  # of the table at most
+ROWS = 16  # most rows of the table
 
 
 class TrainProgress:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Floats = NDArray[np.float64]
-ROWS = 12  # of the table at most
+ROWS = 12  # most rows of the table
 
 
 def show(result: Saturation, console: "Console") -> None:

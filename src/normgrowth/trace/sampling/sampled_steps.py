@@ -50,7 +50,7 @@ class SampledStep:
     changed: Floats  # fraction of sampled values that changed since that step; NaN if there is none
     patterns: tuple[str, ...]  # "zeros", "ones", "constant", "normal", "uniform" or ""
     sketch: NDArray[np.float32]  # subset of the sample minus its first values, concatenated over tensors
-    ends: NDArray[np.int64]  # where each tensor's part ends
+    ends: NDArray[np.int64]  # end of each tensor in `sketch`
 
     @property
     def delta(self) -> Floats:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 START = b"\xff\xff\xff\xff"  # start of every message; the length of its metadata follows
-VERSION = 4  # of the metadata: V5
+VERSION = 4  # metadata version V5
 SCHEMA, RECORD_BATCH = 1, 3  # types of a message
 INT, FLOATING_POINT, FIXED_SIZE_LIST = 2, 3, 16  # types of a column
 DOUBLE = 2  # precision of a floating point type

@@ -37,7 +37,7 @@ def open_store(scheme: str, bucket: str, *, anonymous: bool = False) -> Store:
     options: ClientConfig = {
         "connect_timeout": timedelta(seconds=min(CONNECT_TIMEOUT, attempts.TIMEOUT)),
         "read_timeout": timedelta(seconds=attempts.TIMEOUT),
-        "timeout": timedelta(days=1),  # of a whole response; its speed is checked while it is read
+        "timeout": timedelta(days=1),  # for a whole response; its speed is checked while it is read
         "allow_http": True,  # the configured endpoint may use http
     }
     try:

@@ -23,7 +23,7 @@ from normgrowth.errors import InputError
 T = TypeVar("T")
 
 CHANGED = "has changed since it was opened; run the command again"
-TIME = "time "  # prefix of the tag of a file without an ETag
+TIME = "time "  # a file without an ETag gets a tag made from its time
 
 
 class _OtherVersion(Exception):

@@ -71,7 +71,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
 def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) -> tuple[Exponential, bool]:
     """The exponentially small weights exp(-(largest - score)) of losing keys, and their effect on the winners.
 
-    Also returns whether the effect on the winners may depend on an order that was left out.
+    Also returns whether an omitted order might change the winners.
     """
     best = shares.argmax(dim, keepdim=True)
     open_ = x.map(lambda value: _only(value, visible).nan_to_num(neginf=0.0))

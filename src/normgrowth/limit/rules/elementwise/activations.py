@@ -198,7 +198,7 @@ def growing_elements(x: Series) -> Tensor | None:
 
 
 def all_grow(x: Series) -> bool:
-    """Whether all elements grow; what is exponentially small beside them then has no effect on a function's tail."""
+    """Whether all elements grow; an exponentially small part then has no effect on a function's tail."""
     growing = growing_elements(x)
     return growing is not None and bool(growing.all())
 
@@ -258,7 +258,7 @@ def learned_slope(operation: Operation, x: Any, slope: Any) -> Series:
 
 @rule("hardshrink", "softshrink")
 def shrunk(operation: Operation, x: Series, bound: float = 0.5) -> Series:
-    """hardshrink and softshrink: 0 within the bound; outside it x, which softshrink moves towards 0 by the bound."""
+    """hardshrink and softshrink: 0 within the bound; outside it x, which softshrink moves toward 0 by the bound."""
     sign = x.sign()
     outside = comparison(Operation(aten.gt.Scalar, operation.context), times_constant(x, sign), bound)
     if operation.name == "softshrink":

@@ -15,7 +15,7 @@ from normgrowth.report.sentences.parting_cause import short_cause
 from normgrowth.report.terminal.comparison import COLUMNS
 from normgrowth.text import visible
 
-MOST_ROWS, MOST_COLUMNS = 100, 200  # of the heat map
+MOST_ROWS, MOST_COLUMNS = 100, 200  # size of the heat map
 
 
 def sections(content: Content) -> list[Section]:

@@ -14,7 +14,7 @@ VERDICTS = {
     "misaligned": "the misaligned model fits",
     "aligned": "the aligned model fits",
     "both": "both models fit",
-    "between": "growth between both models",
+    "between": "growth lies between the aligned and the misaligned prediction",
     "neither": "neither model fits",
 }
 

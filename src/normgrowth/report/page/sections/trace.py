@@ -31,7 +31,7 @@ from normgrowth.report.sentences.trace import (
 from normgrowth.text import visible
 from normgrowth.trace.result import MATRICES
 
-COLORS = 6  # of runs; further runs repeat them with other dashes
+COLORS = 6  # further runs repeat the colors with other dashes
 ROLE_COLORS = 10  # hues of the script; roles and tensors beyond them share a color
 COMMANDS = {"trace": "trace", "run": "train", "saturation": "saturation"}
 FIRST_TENSORS = 8  # tensors shown initially
