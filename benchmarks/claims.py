@@ -10,10 +10,8 @@ models of the demo, docs/records/demo.
 """
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -23,14 +21,12 @@ from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
-from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.evidence import Evidence, TrainedModel, TrainedModels
 from normgrowth.paper.reproduction import Check, Judgment
 from normgrowth.paper.stages.known_networks import theory
-from normgrowth.paper.stages.model_training import joined_models
 from normgrowth.paper.statements import statements
 from normgrowth.report.sentences.reproduction import measured_numbers
-from normgrowth.results import Provenance
-from normgrowth.stored_result import StoredResult
+from normgrowth.results import load
 
 KEPT = DOCS / "records"
 NOT_MEASURED = "not measured here"
@@ -38,14 +34,14 @@ CONFIRMED = {True: "yes", False: "no", None: "not measured"}
 
 
 def evidence() -> Evidence:
-    models = {path.name: StoredResult.read(path) for path in sorted((KEPT / "lab").iterdir())}
+    models = tuple(TrainedModel.read(path) for path in sorted((KEPT / "lab").iterdir()))
     return Evidence(
         {
             "theory": theory(),
-            "language_models": joined_models(models),
-            "scaling": StoredResult.read(KEPT / "figure4"),
-            "pretrained": StoredResult.read(KEPT / "minilm"),
-            "decay": StoredResult.read(KEPT / "decay" / "adamw"),
+            "language_models": TrainedModels(models),
+            "scaling": load(KEPT / "figure4"),
+            "pretrained": load(KEPT / "minilm"),
+            "decay": load(KEPT / "decay" / "adamw"),
         }
     )
 
@@ -53,19 +49,12 @@ def evidence() -> Evidence:
 def demo() -> Evidence:
     """The language models of the demo, if they were kept."""
     folder = KEPT / "demo"
-    return Evidence({"language_models": StoredResult.read(folder)} if folder.is_dir() else {})
+    return Evidence({"language_models": TrainedModels.read(folder)} if folder.is_dir() else {})
 
 
 def keep_demo(folder: Path) -> None:
-    """Write the records of the demo's language models with the versions that made them."""
-    stored = StoredResult.read(folder / "stages" / "language_models")
-    facts = json.loads((folder / "stages" / "language_models" / "stage.json").read_text(encoding="utf-8"))
-    made = {
-        "made_by": "normgrowth reproduce",
-        "provenance": asdict(Provenance.now()),
-        "stage_version": facts["version"],
-    }
-    StoredResult(stored.records, {**stored.fields, **made}).write(KEPT / "demo")
+    """Write the results of the demo's language models."""
+    TrainedModels.read(folder / "stages" / "language_models").write(KEPT / "demo")
 
 
 def judged(larger: Evidence) -> list[Judgment]:
@@ -74,7 +63,7 @@ def judged(larger: Evidence) -> list[Judgment]:
     for claim in CLAIMS.values():
         one = judge(claim, larger)
         if one.verdict == NOT_MEASURED and set(claim.needs) == {"language_models"}:
-            one = judge(claim, small if small.stored else larger)
+            one = judge(claim, small if small.results else larger)
         found.append(one)
     return found
 

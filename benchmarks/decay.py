@@ -59,7 +59,7 @@ def train(name: str, data: Path, runs: Path) -> None:
     plan = GRIDS[name]
     settings = preset("tiny", "wikitext-2", **plan.settings)
     found = sweep(settings, runs / plan.folder, x=plan.x, y=plan.y, data=data, progress=tell)
-    found.records.write(KEPT / name)
+    found.write(KEPT / name)
 
 
 def paper_sized(data: Path) -> None:

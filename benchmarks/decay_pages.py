@@ -11,7 +11,7 @@ from pages import DOCS, fill, picture, table
 from normgrowth.lab.cells.edge_search import Cell, changes, wanted
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.stored_result import StoredResult
+from normgrowth.results import load_all
 
 Floats = NDArray[np.float64]
 NAMES = {"adamw": "AdamW", "sgd": "SGD, clipped"}
@@ -20,11 +20,7 @@ LEARNED = 0.05  # nats above the loss of the best cell; cells within this count 
 
 
 def write(folder: Path) -> None:
-    found = {
-        path.name: SweepGrid(Sweep.from_stored(StoredResult.read(path)))
-        for path in sorted(folder.iterdir())
-        if path.is_dir()
-    }
+    found = {path.name: SweepGrid(found) for path, found in load_all(folder) if isinstance(found, Sweep)}
     grids = {name: found[name] for name in NAMES if name in found}
     sections: dict[str, str] = {
         "answers": table(ANSWERS, [[NAMES[name], *answers(grid)] for name, grid in grids.items()]),

@@ -77,7 +77,7 @@ def learn(name: str, data: Path, runs: Path) -> None:
 
 
 def measure(name: str, data: Path, runs: Path) -> None:
-    """Write the records of a run for the page: evaluations and tracker, the trace of its checkpoints, its heads."""
+    """Write the results of a run for the page: the run, the trace of its checkpoints, its heads and predictions."""
     settings = settings_of(name)
     corpus = corpus_of(settings, data)
     # Padded sentences are expensive for long corpora: measure the published form on penn only.

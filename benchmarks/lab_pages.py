@@ -1,7 +1,7 @@
 """Make the pictures and tables of docs/train.md from the records in docs/records/lab."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
@@ -16,12 +16,13 @@ from pages import table as as_table
 
 from normgrowth import Records, fit
 from normgrowth.fit.result import Fits
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.network.heads.result import Heads
+from normgrowth.paper.evidence import TrainedModel
 from normgrowth.paper.published.figure3 import figure3
 from normgrowth.report.figures.heads import atlas
 from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, laid_out, style
 from normgrowth.report.grids import Grids
-from normgrowth.stored_result import StoredResult
 
 Floats = NDArray[np.float64]
 COLORS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}
@@ -33,44 +34,38 @@ SATURATED = ("argmax-like", "previous-token", "sink", "mean-like", "in between")
 class Run:
     """One run of the lab and its records."""
 
-    name: str
-    stored: StoredResult
+    model: TrainedModel
 
     @property
-    def records(self) -> Records:
-        return self.stored.records
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.stored.fields["settings"]
+    def settings(self) -> TrainSettings:
+        return self.model.run.settings
 
     @property
     def group(self) -> str:
-        corpus = {"penn": "PTB", "wikitext-2": "WikiText-2"}[self.settings["corpus"]]
-        optimizer = {"adamw": "AdamW", "sgd": "SGD"}[self.settings["optimizer"]]
-        return f"{corpus}, {optimizer}" + (", leaking mask" if self.settings["leaking"] else "")
+        corpus = {"penn": "PTB", "wikitext-2": "WikiText-2"}[self.settings.corpus]
+        optimizer = {"adamw": "AdamW", "sgd": "SGD"}[self.settings.optimizer]
+        return f"{corpus}, {optimizer}" + (", leaking mask" if self.settings.leaking else "")
 
     @property
     def label(self) -> str:
-        seed = f", seed {self.settings['seed']}" if self.settings["seed"] else ""
-        return NAMES[self.settings["kind"]] + seed
+        seed = f", seed {self.settings.seed}" if self.settings.seed else ""
+        return NAMES[self.settings.kind] + seed
 
     @property
     def color(self) -> str:
-        return COLORS[self.settings["kind"]]
+        return COLORS[self.settings.kind]
 
     @cached_property
     def tracked(self) -> Grids:
-        return Grids(self.records.where(run=self.name))
+        return Grids(self.model.run.records)
 
     @cached_property
     def traced(self) -> Grids:
-        return Grids(self.records.where(run=f"{self.name}, checkpoints"))
+        return Grids(self.model.trace.records)
 
-    @cached_property
-    def heads(self) -> StoredResult:
-        fields = {**self.stored.fields["heads"], "source": self.name}
-        return StoredResult(self.records.where(run=f"{self.name}, heads"), fields)
+    @property
+    def heads(self) -> Heads:
+        return self.model.heads
 
     @cached_property
     def fits(self) -> Fits:
@@ -96,7 +91,7 @@ class Run:
 
 
 def write(folder: Path) -> None:
-    runs = [Run(path.name, StoredResult.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()]
+    runs = [Run(TrainedModel.read(path)) for path in sorted(folder.iterdir()) if path.is_dir()]
     fill(DOCS / "train.md", {name: make(runs) for name, make in SECTIONS.items()})
     for name, draw in PICTURES.items():
         picture(draw(runs), f"lab_{name}")
@@ -111,17 +106,15 @@ def table(titles: Sequence[str], row: Callable[[Run], list[str]], runs: Sequence
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:
-    return sorted(
-        runs, key=lambda run: (run.group, list(NAMES).index(run.settings["kind"]), run.settings["seed"])
-    )
+    return sorted(runs, key=lambda run: (run.group, list(NAMES).index(run.settings.kind), run.settings.seed))
 
 
 def learned(runs: Sequence[Run]) -> str:
     def row(run: Run) -> list[str]:
-        best, words = run.tracked.model("dev_loss")[1].min(), run.stored.fields["corpus"]["frequency_loss"]
+        best, words = run.tracked.model("dev_loss")[1].min(), run.model.frequency_loss
         facts = [
-            f"{run.settings['lr']:g}",
-            f"{run.stored.fields['steps']:,}",
+            f"{run.settings.lr:g}",
+            f"{run.model.run.steps:,}",
             f"{best:.3f}",
             f"{words:.3f}",
         ]
@@ -166,7 +159,8 @@ def levels(runs: Sequence[Run]) -> str:
 def attended(runs: Sequence[Run]) -> str:
     def row(run: Run) -> list[str]:
         grids = Grids(run.heads.records)
-        kinds = list(run.stored.fields["heads"]["saturated_kinds"].values())
+        (known,) = run.heads.models.values()
+        kinds = list(known.saturated_kinds.values())
         counts = ", ".join(f"{n} {kind}" for kind in SATURATED if (n := kinds.count(kind)))
         spread = grids.of("head", "attended_spread").values
         ones = [(values < 0.01).sum() for values in spread]
@@ -220,7 +214,7 @@ def panels(
                     ax.set_ylabel(title)
             axes[0, column].set_title(group.replace(", leaking", ",\nleaking"))
             axes[-1, column].set_xlabel("training step")
-        used = {run.settings["kind"] for run in runs}
+        used = {run.settings.kind for run in runs}
         from matplotlib.lines import Line2D
 
         handles = [
@@ -324,12 +318,12 @@ def draw_heads(runs: Sequence[Run]) -> Figure:
 
 def draw_masks(runs: Sequence[Run]) -> Figure:
     """Draw Figure 3 for PTB with AdamW, with the true mask and with the mask of the authors' code."""
-    chosen = [run for run in ordered(runs) if run.group.startswith("PTB, AdamW") and not run.settings["seed"]]
+    chosen = [run for run in ordered(runs) if run.group.startswith("PTB, AdamW") and not run.settings.seed]
     return _together(chosen).plot.positions(published=figure3(83))
 
 
 def draw_atlas(runs: Sequence[Run]) -> Figure:
-    chosen = [run for run in ordered(runs) if run.group == "PTB, AdamW" and not run.settings["seed"]]
+    chosen = [run for run in ordered(runs) if run.group == "PTB, AdamW" and not run.settings.seed]
     drawn = atlas(_together(chosen))
     assert drawn is not None
     return drawn
@@ -347,23 +341,18 @@ PICTURES: dict[str, Callable[[Sequence[Run]], Figure]] = {
 
 
 def _true(runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if not run.settings["leaking"]]
+    return [run for run in runs if not run.settings.leaking]
 
 
 def _together(runs: Sequence[Run]) -> Heads:
     """Return the heads of several runs with descriptive names."""
-    import pyarrow as pa
-
-    parts, facts = [], {}
+    parts, models = [], {}
     for run in runs:
-        mask = "leaking mask" if run.settings["leaking"] else "true mask"
+        mask = "leaking mask" if run.settings.leaking else "true mask"
         name = f"{run.label}, {mask}"
-        table = run.heads.records.table
-        names = pa.array([name] * len(table)).cast(table.schema.field("run").type)
-        table = table.set_column(table.schema.get_field_index("run"), "run", names)
-        parts.append(Records(table))
-        facts[name] = run.heads.fields
-    return Heads.from_stored(StoredResult(Records.joined(parts), {"runs": facts}))
+        parts.append(run.heads.records.with_run(name))
+        (models[name],) = run.heads.models.values()
+    return replace(runs[0].heads, records=Records.joined(parts), models=models)
 
 
 def _smooth(values: NDArray[Any], width: int = 20) -> Floats:

@@ -13,10 +13,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,10 +26,10 @@ from normgrowth import Records, saturated, saturation, scaled_weights, scaling
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches, read_rows
 from normgrowth.network.models.load import LoadedModel, load_model
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.network.scaling.curves import paper_configs
 from normgrowth.network.scaling.result import joined_scalings
-from normgrowth.records import concatenated
-from normgrowth.stored_result import StoredResult
+from normgrowth.records import Block
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "docs" / "records"
@@ -57,47 +59,43 @@ def built(name: str, make: Callable[[], nn.Module], seed: int = 0) -> LoadedMode
 def figure2(text: str | None) -> None:
     import pyarrow.compute as pc
 
-    tables, models = [], {}
+    parts: list[Saturation] = []
     for name, make in base_models():
         result = saturation(built(name, make), text, random_init=SEEDS, progress=_say)
-        records = result.records
         # The model itself is one more random network: the mean over seeds is used.
-        quantity = records.table["quantity"].cast("string")
+        quantity = result.records.table["quantity"].cast("string")
         wanted = pc.or_(  # pyright: ignore[reportAttributeAccessIssue]
             pc.match_substring(quantity, "_random"),  # pyright: ignore[reportAttributeAccessIssue]
             pc.match_substring_regex(quantity, "^(tokens|sentences)$"),  # pyright: ignore[reportAttributeAccessIssue]
         )
-        tables.append(records.table.filter(wanted))
-        fields = _public(result.stored.fields)
-        models |= fields["models"]
-        _keep("figure2", tables, {**fields, "models": models})
+        parts.append(replace(result, source="", records=Records(result.records.table.filter(wanted))))
+        _joined(parts).write(KEPT / "figure2")
 
 
 def t5(text: str | None) -> None:
     """Measure how the level of a random T5 depends on a factor on all initial weights."""
     import transformers as t
 
-    tables = []
+    parts: list[Saturation] = []
     for factor in T5_FACTORS:
         config = t.T5Config(d_model=768, num_layers=12, num_heads=12, d_ff=3072, initializer_factor=factor)
         loaded = built("t5-base", lambda config=config: t.T5EncoderModel(config))
         run = f"factor {factor:g}"
         result = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say)
-        tables.append(result.records.table)
-        _keep("t5_initialization", tables, _public(result.stored.fields))
+        parts.append(result)
+        _joined(parts).write(KEPT / "t5_initialization")
 
 
 def minilm(text: str | None) -> None:
     result = saturation(load_model("minilm"), text, random_init=SEEDS, progress=_say)
-    _keep("minilm", [result.records.table], _public(result.stored.fields))
+    _joined([result]).write(KEPT / "minilm")
 
 
 def figure4(_: str | None) -> None:
     parts = []
     for config in paper_configs():
         parts.append(scaling(config, seeds=range(SEEDS), progress=_say))
-        result = joined_scalings(parts)
-        _keep("figure4", [result.records.table], result.stored.fields)
+        joined_scalings(parts).write(KEPT / "figure4")
 
 
 def training(text: str | None) -> None:
@@ -142,12 +140,13 @@ def training(text: str | None) -> None:
         run = "gpt2, 4 layers, trained here"
         result = saturation(folder, text, config=t.GPT2Model(config), run=run, progress=_say)
     records = result.records
-    fields = _public(result.stored.fields) | {
-        "checkpoints": [],
-        "source": "a run of benchmarks/levels.py",
-        "losses": losses,
-    }
-    _keep("training", [records.where(level="layer").table, records.where(level="model").table], fields)
+    values = {"loss": np.array([[losses[step]] for step in losses])}
+    block = Block("model", ["model"], [None], [None], list(losses), values)
+    parts = [records.where(level="layer"), records.where(level="model"), Records.from_blocks(run, [block])]
+    made = replace(
+        _joined([result]), records=Records.joined(parts), source="a run of benchmarks/levels.py", config=""
+    )
+    made.write(KEPT / "training")
 
 
 def cost(text: str | None) -> None:
@@ -201,20 +200,13 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _public(fields: dict[str, Any]) -> dict[str, Any]:
-    """Remove the local path of the text."""
-    found = dict(fields)
-    if "text" in found:
-        found["text"] = Path(found["text"].split(",")[0]).name + found["text"].removeprefix(
-            found["text"].split(",")[0]
-        )
-    if "saturation" in found:
-        found["saturation"] = _public(found["saturation"]) | {"config": ""}
-    return found
-
-
-def _keep(name: str, tables: list[Any], fields: dict[str, Any]) -> None:
-    StoredResult(Records(concatenated(tables)), fields).write(KEPT / name)
+def _joined(parts: Sequence[Saturation]) -> Saturation:
+    """The levels of several models as one result, without the local path of the text."""
+    models = {run: known for part in parts for run, known in part.models.items()}
+    for run, known in models.items():
+        file, comma, more = known.text.source.partition(",")
+        models[run] = replace(known, text=replace(known.text, source=f"{Path(file).name}{comma}{more}"))
+    return replace(parts[-1], records=Records.joined([part.records for part in parts]), models=models)
 
 
 def _say(done: int, total: int, label: str) -> None:

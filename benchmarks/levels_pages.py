@@ -14,7 +14,7 @@ from normgrowth.paper.published.figure4 import figure4 as published_curves
 from normgrowth.report.figures.saturation import heat_map
 from normgrowth.report.sentences.saturation import sentences as saturation_sentences
 from normgrowth.report.sentences.scaling import sentences as scaling_sentences
-from normgrowth.stored_result import StoredResult
+from normgrowth.results import load
 
 
 def write(folder: Path) -> None:
@@ -24,7 +24,9 @@ def write(folder: Path) -> None:
 
 
 def _saturation(folder: Path) -> Saturation:
-    return Saturation.from_stored(StoredResult.read(folder))
+    found = load(folder)
+    assert isinstance(found, Saturation)
+    return found
 
 
 def span(line: LayerCurve) -> str:
@@ -95,7 +97,8 @@ def minilm(folder: Path) -> str:
 
 
 def figure4(folder: Path) -> str:
-    result, published = Scaling.from_stored(StoredResult.read(folder)), published_curves()
+    result, published = load(folder), published_curves()
+    assert isinstance(result, Scaling)
     picture(result.plot(published=published), "levels_figure4")
     return "\n".join(f"- {sentence}" for sentence in scaling_sentences(result, published))
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from normgrowth.network.heads.result import Heads
 from normgrowth.records import Block, Records
+from normgrowth.serialization.record_schema import SCHEMA
 from normgrowth.stored_result import StoredResult
 
 HOSTILE = (
@@ -52,11 +53,14 @@ def big(folder, steps=1000, tensors=1000, layers=48):
     return folder
 
 
+def of_kind(kind, **fields):
+    """The fields of a stored result."""
+    return {"kind": kind, "schema": SCHEMA, **fields}
+
+
 def write_trace(records, folder, fields=None):
     """The folder of a trace with these records. fields: others than its source."""
-    StoredResult(records, {"command": "trace", **({"source": "walk"} if fields is None else fields)}).write(
-        folder
-    )
+    StoredResult(records, of_kind("trace") | ({"source": "walk"} if fields is None else fields)).write(folder)
 
 
 def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None, column=None, **fields):
@@ -93,7 +97,7 @@ def sweep_records(edge=(0.02, 0.2, math.inf), diverged=(), missing=(), cell=None
     shape = {"layers": 2, "width": 32, "heads": 2}
     settings = {"corpus": "wikitext-2", "kind": "post_norm", **shape, "optimizer": "adamw"}
     facts = {
-        "command": "sweep",
+        **of_kind("sweep"),
         "settings": settings,
         "corpus": {"name": "wikitext-2"},
         "x": {"setting": "lr", "values": RATES},
@@ -190,23 +194,19 @@ def known_heads(run="model", layers=3, count=5, window=83, exact=True, shown=Fal
             "attended_distance": 2.5 + 3 * spread,
         }
         values |= {"attended_window": 1 + spread * 41} if window else {}
-    kinds = {name: HEAD_KINDS[i % len(HEAD_KINDS)] for i, name in enumerate(names)}
-    fields = {
-        "source": run,
-        "text": "text",
-        "window": window,
-        "tolerance": 0.01,
-        "kinds": kinds,
-        "notes": [],
+    known: dict[str, object] = {
+        "model": {"name": run, "text": {"source": "text", "sentences": 9, "tokens": 120}}
     }
+    known["kinds"] = {name: HEAD_KINDS[i % len(HEAD_KINDS)] for i, name in enumerate(names)}
     if exact:
         hard = {name: "mean-like" if s else "argmax-like" for name, s in zip(names, spread, strict=True)}
-        fields["saturated_kinds"] = hard
+        known["saturated_kinds"] = hard
     if shown:
         tokens = ["<eos>", "the", "[red]cat[/red]", "$x_1$"]
         weights = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
         both = {"soft": weights.tolist(), "saturated": np.eye(4).tolist()}
-        fields["patterns"] = {"tokens": tokens, "heads": {names[0]: both, names[3]: both}, "notes": []}
+        known["patterns"] = {"tokens": tokens, "heads": {names[0]: both, names[3]: both}}
+    fields = {"source": run, "window": window, "models": {run: known}}
     none = [None] * total
     by_layer = {q: v.reshape(layers, count).mean(1)[None] for q, v in values.items()}
     whole = {q: np.array([[np.median(v) if q == "hard_scale" else v.mean()]]) for q, v in values.items()}

@@ -1,16 +1,23 @@
-"""Output folders of earlier versions: each is loaded as the type of its verb, with the numbers that it holds."""
+"""The records of docs/ are typed results; folders of earlier versions are refused in one line and not overwritten."""
 
+import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from own_folders import make_sweep, make_train, run
+from synthetic_series import walk, write_series
 
 import normgrowth
-from normgrowth.errors import FolderMismatch, SchemaError
+from normgrowth.errors import FolderMismatch, InputError, SchemaError
 from normgrowth.records import Records
-from normgrowth.workspace import read_json_object, write_json
+from normgrowth.results import KINDS, load_all, type_of
+from normgrowth.serialization.record_schema import SCHEMA
+from normgrowth.stored_result import PAIRED, SIDECAR, StoredResult
+from normgrowth.workspace import REQUEST, read_json_object, write_json
 
 KEPT = Path(__file__).parent.parent / "docs" / "records"
+LAB = sorted(path.name for path in (KEPT / "lab").iterdir())
 TYPES = {
     "figure2": normgrowth.Saturation,
     "figure4": normgrowth.Scaling,
@@ -20,27 +27,34 @@ TYPES = {
     "decay/adamw": normgrowth.Sweep,
     "decay/adamw-default": normgrowth.Sweep,
     "decay/sgd": normgrowth.Sweep,
+    **{f"lab/{name}": normgrowth.Run for name in LAB},
+    **{f"lab/{name}/trace": normgrowth.Trace for name in LAB},
+    **{f"lab/{name}/heads": normgrowth.Heads for name in LAB},
 }
-LAB = [f"lab/{path.name}" for path in sorted((KEPT / "lab").iterdir())]
 
 
-def numbers(records):
-    """Every number with what it is of, in an order of its own; scales are rows of earlier versions, columns now."""
-    columns = ("level", "name", "layer", "role", "quantity", "reference", "value")
-    rows = zip(*(records.table[name].to_pylist() for name in columns), strict=True)
-    return sorted(repr(row) for row in rows if row[columns.index("quantity")] != "scale")
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_every_folder_is_here():
     found = {path.parent.relative_to(KEPT).as_posix() for path in KEPT.rglob("records.parquet")}
-    assert found == {*TYPES, *LAB}
+    assert found == set(TYPES)
+    assert len(LAB) == 12
+    assert {path.relative_to(KEPT).as_posix() for path, _ in load_all(KEPT / "lab")} == {
+        f"lab/{name}" for name in LAB
+    }
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_it_is_loaded_with_the_same_numbers(name, tmp_path):
-    found = normgrowth.load(KEPT / name)
+def test_it_is_a_typed_result_with_the_numbers_of_its_table(name, tmp_path):
+    folder, fields = KEPT / name, read_json_object(KEPT / name / SIDECAR)
+    assert fields["schema"] == SCHEMA
+    assert type_of(fields["kind"]) is TYPES[name]
+    assert not {"command", "made_by", "versions", "runs", "scope"} & set(fields)
+    found = normgrowth.load(folder)
     assert type(found) is TYPES[name]
-    assert numbers(found.records) == numbers(Records.read(KEPT / name))
+    assert found.records.table.num_rows == pq.read_metadata(folder / "records.parquet").num_rows > 0
     again = normgrowth.load(found.save(tmp_path / "out"))
     assert type(again) is type(found)
     assert again.to_json() == found.to_json()
@@ -48,72 +62,108 @@ def test_it_is_loaded_with_the_same_numbers(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", LAB)
-def test_records_of_several_measurements_are_refused_but_their_parts_are_read(name):
-    with pytest.raises(SchemaError, match=r"Records\.read.*Trace\.from_records") as caught:
-        normgrowth.load(KEPT / name)
-    assert len(str(caught.value).splitlines()) == 1
-    assert caught.value.place == "kind"
-    records = Records.read(KEPT / name)
-    run = records.where(run=records.distinct("run")[0])
-    found = normgrowth.Trace.from_records(run)
-    assert numbers(found.records) == numbers(run)
-    steps, norms = run.series("norm")
-    assert found.steps == tuple(steps.tolist())
-    assert found.matrix("norm", by="model").values[:, 0].tolist() == norms.tolist()
+def test_a_language_model_has_its_run_its_trace_and_its_heads(name):
+    run, trace, heads = (normgrowth.load(KEPT / "lab" / name / part) for part in ("", "trace", "heads"))
+    assert isinstance(run, normgrowth.Run)
+    assert isinstance(trace, normgrowth.Trace)
+    assert isinstance(heads, normgrowth.Heads)
+    assert {one.records.single_run() for one in (run, trace, heads)} == {name}
+    assert run.evaluations[-1].step == run.steps == trace.steps[-1]
+    assert run.test is not None
+    steps, norms = trace.records.series("norm")
+    assert trace.steps == tuple(steps.tolist())
+    assert trace.matrix("norm", by="model").values[:, 0].tolist() == norms.tolist()
+    (table,) = heads.tables
+    assert len(table.names) == run.settings.layers * run.settings.heads
+    assert set(heads.models[name].saturated_kinds) == set(table.names)
 
 
 def test_scales_and_seeds_of_figure_4_are_columns():
-    earlier, found = Records.read(KEPT / "figure4"), normgrowth.load(KEPT / "figure4")
+    found = normgrowth.load(KEPT / "figure4")
     assert isinstance(found, normgrowth.Scaling)
-    assert len(found.networks) == len(earlier.distinct("run")) == 18
+    assert len({(one.run, one.seed) for one in found.networks}) == len(found.networks) == 18
     for one in found.networks:
-        rows = earlier.where(run=f"{one.run}, seed {one.seed}")
+        rows = found.records.where(run=one.run, seed=one.seed)
         for level, quantity in (("model", "scaling_error"), ("layer", "cosine_saturated")):
             matrix = found.matrix(quantity, level, run=one.run, seed=one.seed)
-            assert matrix.steps.tolist() == rows.series("scale")[1].tolist()
-            assert (matrix.values == rows.matrix(quantity, level=level).values).all()
+            own = rows.matrix(quantity, level=level, axis="scale")
+            assert matrix.steps.tolist() == own.steps.tolist()
+            assert (matrix.values == own.values).all()
+
+
+def as_schema_1(folder):
+    """The fields as earlier versions wrote them: a command, and neither kind nor schema."""
+    fields = read_json_object(folder / SIDECAR)
+    (folder / REQUEST).unlink(missing_ok=True)
+    old = {key: value for key, value in fields.items() if key not in ("kind", "schema", "provenance")}
+    write_json(folder / SIDECAR, {**old, "command": fields["kind"]})
+    assert PAIRED in old
+
+
+@pytest.mark.parametrize("schema", [None, 1])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in ("trace", "saturation", "run", "sweep")])
+def test_a_folder_of_schema_1_is_refused_with_what_to_do(tmp_path, kind, schema):
+    name = next(name for name, found in TYPES.items() if found.kind == kind)
+    normgrowth.load(KEPT / name).save(tmp_path)
+    as_schema_1(tmp_path)
+    if schema is not None:
+        write_json(tmp_path / SIDECAR, {**read_json_object(tmp_path / SIDECAR), "schema": schema})
+    before = contents(tmp_path)
+    for read in (normgrowth.load, Records.read, StoredResult.read):
+        with pytest.raises(
+            SchemaError, match=r"records\.json: schema: .*measure again.*--overwrite"
+        ) as caught:
+            read(tmp_path)
+        assert len(str(caught.value).splitlines()) == 1
+        assert caught.value.place == "schema"
+    code, _, said = run("fit", tmp_path)
+    assert code == 2
+    assert "--overwrite" in said
+    assert contents(tmp_path) == before
+
+
+def test_claims_of_schema_1_are_refused_with_what_to_do(tmp_path):
+    (tmp_path / "claims.json").write_text(json.dumps({"command": "reproduce", "claims": [], "stages": {}}))
+    with pytest.raises(SchemaError, match=r"claims\.json: schema: .*--overwrite") as caught:
+        normgrowth.load(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+    before = contents(tmp_path)
+    with pytest.raises(FolderMismatch, match="--overwrite"):
+        normgrowth.reproduce(tmp_path, only=["norm-sqrt"])
+    assert before.items() <= contents(tmp_path).items()
+
+
+def test_a_folder_of_schema_1_is_measured_again_only_with_overwrite(tmp_path):
+    source, out = write_series(tmp_path / "walk", walk(4)), tmp_path / "out"
+    trace = normgrowth.trace(source, out)
+    as_schema_1(out)
+    before = contents(out)
+    with pytest.raises(FolderMismatch, match="--overwrite") as caught:
+        normgrowth.trace(source, out)
+    assert len(str(caught.value).splitlines()) == 1
+    assert contents(out) == before
+    again = normgrowth.trace(source, out, overwrite=True)
+    assert str(again.records.table.to_pylist()) == str(trace.records.table.to_pylist())  # NaN is NaN
+    assert normgrowth.load(out).to_json() == again.to_json()
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_run_with_settings_json_is_resumed(tmp_path):
-    """Earlier versions wrote settings.json instead of request.json, and `kind` instead of `network`."""
-    folder = tmp_path / "run"
-    make_train(folder)
-    request = read_json_object(folder / "request.json")["request"]
-    earlier = {"kind" if name == "network" else name: value for name, value in request.items()}
-    del earlier["hold"]  # a setting that is newer than the folder
-    write_json(folder / "settings.json", earlier)
-    (folder / "request.json").unlink()
-    before = (folder / "best/model.safetensors").stat().st_mtime_ns
-    make_train(folder)
-    assert (folder / "best/model.safetensors").stat().st_mtime_ns == before  # nothing was trained
-    assert read_json_object(folder / "request.json")["request"] == request
-    for name in ("settings.json", "hold"):
-        (folder / "request.json").unlink()
-        if name == "hold":
-            write_json(folder / "settings.json", {**earlier, "schedule": "inverse_sqrt", "hold": 3})
-        code, _, said = run("train", "dyck2", "--lr", "0.5", "-o", folder)
-        assert code == 2
-        assert "lr 0.5" in said
-        assert ("hold 3" in said) == (name == "hold")
-        write_json(folder / "request.json", {"kind": "run", "request": {}, "facts": {}})
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_a_sweep_with_sweep_json_uses_its_cells(tmp_path):
-    folder = tmp_path / "sweep"
-    make_sweep(folder)
-    request = read_json_object(folder / "request.json")["request"]
-    (folder / "request.json").unlink()
-    before = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
-    for earlier in (request, {}):  # the first versions wrote no request
-        renamed = {"kind" if name == "network" else name: value for name, value in earlier.items()}
-        write_json(folder / "sweep.json", {"format": 1, "request": renamed})
-        make_sweep(folder)
-        assert read_json_object(folder / "request.json")["request"] == request
-        assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == before
-        (folder / "request.json").unlink()
-    write_json(folder / "sweep.json", {"format": 1, "request": {**request, "seed": 1}})
-    with pytest.raises(FolderMismatch) as caught:
-        make_sweep(folder)
-    assert (caught.value.found["seed"], caught.value.wanted["seed"]) == (1, 0)
+@pytest.mark.parametrize(("make", "command"), [(make_train, "train"), (make_sweep, "sweep")])
+def test_a_run_and_a_sweep_of_earlier_versions_are_not_resumed(tmp_path, make, command):
+    """They wrote settings.json or sweep.json instead of request.json."""
+    folder = tmp_path / command
+    make(folder)
+    request = read_json_object(folder / REQUEST)["request"]
+    (folder / REQUEST).unlink()
+    write_json(folder / {"train": "settings.json", "sweep": "sweep.json"}[command], request)
+    before = contents(folder)
+    with pytest.raises((InputError, AssertionError), match="--overwrite"):
+        make(folder)
+    for name in ("records.parquet", "records.json"):  # a run that was killed has none
+        (folder / name).unlink()
+    with pytest.raises((InputError, AssertionError), match="choose another folder"):
+        make(folder)
+    after = contents(folder)
+    assert all(
+        after[path] == content for path, content in before.items() if not path.name.startswith("records")
+    )

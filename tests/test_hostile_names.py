@@ -105,13 +105,16 @@ def heads(name: str) -> Heads:
         Block("layer", [name], [0], [None], [0], values),
         Block("model", ["model"], [None], [None], [0], values),
     ]
-    fields = {"source": name, "text": name, "kinds": {f"{name}.head.0": "sink"}}
+    known = {"model": {"name": name, "text": {"source": name}}, "kinds": {f"{name}.head.0": "sink"}}
+    fields = {"source": name, "models": {name: known}}
     return Heads.from_stored(StoredResult(Records.from_blocks(name, blocks), fields))
 
 
 def saturation(name: str) -> Saturation:
     found = StoredResult.read(KEPT / "minilm")
-    fields = {**found.fields, "text": name}
+    (known,) = found.fields["models"].values()
+    models = {name: {**known, "name": name, "text": {**known["text"], "source": name}}}
+    fields = {**found.fields, "source": name, "models": models}
     return Saturation.from_stored(StoredResult(renamed(found.records, name), fields))
 
 

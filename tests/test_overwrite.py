@@ -106,7 +106,7 @@ def test_one_command_does_not_replace_the_result_of_another(tmp_path, trained):
         assert run(*command, "-o", folder)[0] == 2
         assert content(folder) == before
     done("heads", trained / "best", "--sentences", "4", "-o", folder, "--overwrite")
-    assert StoredResult.read(folder).fields["command"] == "heads"
+    assert StoredResult.read(folder).fields["kind"] == "heads"
     assert (folder / "notes.txt").read_text() == "mine"
     assert not (folder / "moments").exists()
 

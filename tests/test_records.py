@@ -1,5 +1,6 @@
 """Records on disk: two files that belong together, and damage that is noticed."""
 
+import json
 import random
 import subprocess
 import sys
@@ -7,24 +8,21 @@ import threading
 import time
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from synthetic_series import walk, write_series
 
-import normgrowth
 from normgrowth import InputError, Records
-from normgrowth.errors import FolderMismatch, RecordsMismatch
+from normgrowth.errors import RecordsMismatch
 from normgrowth.records import Block
-from normgrowth.stored_result import FILE, PAIRED, SIDECAR, StoredResult, write_parquet
-from normgrowth.workspace import read_json_object, write_json
+from normgrowth.serialization.record_schema import SCHEMA
+from normgrowth.stored_result import FILE, SIDECAR, StoredResult
 
 
 def stored(number=0, steps=3, **fields):
     rng = np.random.default_rng(number)
     values = {"norm": rng.random((steps, 2)), "rms": rng.random((steps, 2))}
     tensors = Block("tensor", ["a", "b"], [0, None], ["query", None], range(steps), values)
-    return StoredResult(Records.from_blocks("run", [tensors]), {"number": number, **fields})
+    return StoredResult(Records.from_blocks("run", [tensors]), {"schema": SCHEMA, "number": number, **fields})
 
 
 def records():
@@ -44,8 +42,8 @@ def test_they_are_read_as_they_were_written(tmp_path):
 
 
 def test_sidecars_with_keys_of_several_kinds(tmp_path):
-    StoredResult(records(), {"counts": {10: 1, 9: 2, "x": 3}}).write(tmp_path)
-    assert StoredResult.read(tmp_path).fields == {"counts": {"10": 1, "9": 2, "x": 3}}
+    StoredResult(records(), {"schema": SCHEMA, "counts": {10: 1, 9: 2, "x": 3}}).write(tmp_path)
+    assert StoredResult.read(tmp_path).fields == {"schema": SCHEMA, "counts": {"10": 1, "9": 2, "x": 3}}
 
 
 def test_a_mixed_pair_is_refused_and_mended_by_writing_again(tmp_path):
@@ -70,7 +68,7 @@ def test_a_folder_from_before_that_is_being_replaced_is_a_mixed_pair_too(tmp_pat
 def test_files_without_checksums_are_read(tmp_path):
     pq.write_table(stored(1).records.table, tmp_path / FILE)
     assert StoredResult.read(tmp_path).fields == {}
-    (tmp_path / SIDECAR).write_text('{"number": 1}')
+    (tmp_path / SIDECAR).write_text(json.dumps({"schema": SCHEMA, "number": 1}))
     assert same(StoredResult.read(tmp_path), stored(1))
 
 
@@ -153,63 +151,15 @@ def test_no_records_joined_are_no_records():
     assert len(Records.joined([joined, records()])) == len(records())
 
 
-def as_schema_1(records: Records) -> pa.Table:
-    """The table as earlier versions wrote it: scope for level, references as a suffix of the quantity."""
-    rows = records.table.to_pylist()
-    suffix = [f"_{row['reference']}" if row["reference"] not in (None, "previous") else "" for row in rows]
-    old = [row["quantity"] + end for row, end in zip(rows, suffix, strict=True)]
-    table = records.table.drop_columns(["reference"])
-    table = table.set_column(table.column_names.index("quantity"), "quantity", pa.array(old))
-    return table.rename_columns(["scope" if name == "level" else name for name in table.column_names])
+def test_factors_of_the_weights_are_a_column(tmp_path):
+    def block(quantity, value, **constants):
+        values = {quantity: np.array([[value]])}
+        return Block("model", ["model"], [None], [None], [0], values, constants=constants)
 
-
-def test_records_of_earlier_versions_are_read(tmp_path):
-    result = normgrowth.trace(write_series(tmp_path / "walk", walk(5)), lags=(2,))
-    records, fields = result.records, result.stored.fields
-    assert set(records.distinct("reference")) == {None, "previous", "first", "lag2"}
-    old = as_schema_1(records)
-    assert {"cosine_first", "cosine_lag2", "step_size_first"} <= set(old["quantity"].to_pylist())
-    folder = tmp_path / "old"
-    folder.mkdir()
-    checksum = write_parquet(old, folder / FILE)
-    chosen = fields["selection"]
-    selection = {"scope" if key == "include" else key: value for key, value in chosen.items()}
-    write_json(folder / SIDECAR, {**fields, "selection": selection, PAIRED: checksum})
-    found = StoredResult.read(folder)
-    assert str(found.records.table.to_pylist()) == str(records.table.to_pylist())  # NaN is NaN
-    assert found.fields == fields
-
-
-def test_an_output_folder_of_an_earlier_version_is_resumed(tmp_path):
-    """Its request says scope where this version says include."""
-    source, out = write_series(tmp_path / "walk", walk(4)), tmp_path / "out"
-    records = normgrowth.trace(source, out).records
-    request = read_json_object(out / "request.json")
-    request["request"]["scope"] = request["request"].pop("include")
-    write_json(out / "request.json", request)
-    before = {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()}
-    assert str(normgrowth.trace(source, out).records.table.to_pylist()) == str(records.table.to_pylist())
-    assert {path.name: path.stat().st_mtime_ns for path in (out / "moments").iterdir()} == before
-    with pytest.raises(FolderMismatch):
-        normgrowth.trace(source, out, include="all")
-
-
-def test_factors_of_the_weights_in_names_become_a_column(tmp_path):
-    """As earlier versions wrote them: saturation_c1000_others, attended_share_c1e+06."""
-    old = {"saturation": 0.1, "saturation_c1000": 0.2, "saturation_c1000_others_random_std": 0.3}
-    old |= {"attended_share_c1e+06": 0.4, "attended_window_c2.5": 0.5, "saturation_corner": 0.6}
-    block = Block("model", ["model"], [None], [None], [0], {k: np.array([[v]]) for k, v in old.items()})
-    StoredResult(Records.from_blocks("run", [block])).write(tmp_path)
-    rows = {(row["quantity"], row["scale"]): row["value"] for row in Records.read(tmp_path).to_rows()}
-    assert rows == {
-        ("saturation", None): 0.1,
-        ("saturation", 1000): 0.2,
-        ("saturation_others_random_std", 1000): 0.3,
-        ("attended_share", 1e6): 0.4,
-        ("attended_window", 2.5): 0.5,
-        ("saturation_corner", None): 0.6,
-    }
+    blocks = [block("saturation", 0.1), block("saturation", 0.2, scale=1000.0)]
+    StoredResult(Records.joined([Records.from_blocks("run", [one]) for one in blocks])).write(tmp_path)
     records = Records.read(tmp_path)
+    assert [(row["scale"], row["value"]) for row in records.to_rows()] == [(None, 0.1), (1000, 0.2)]
     assert records.series("saturation")[1].tolist() == [0.1]
     assert records.series("saturation", scale=1000)[1].tolist() == [0.2]
     assert records.matrix("saturation", level="model", scale=1000).values.tolist() == [[0.2]]

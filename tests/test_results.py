@@ -229,8 +229,7 @@ def test_damaged_fields_are_refused(tmp_path, content):
 def test_unknown_kinds_are_refused(tmp_path, kind):
     sample().save(tmp_path)
     stored = StoredResult.read(tmp_path)
-    fields = {key: value for key, value in stored.fields.items() if key != "command"}
-    StoredResult(stored.records, {**fields, "kind": kind}).write(tmp_path)
+    StoredResult(stored.records, {**stored.fields, "kind": kind}).write(tmp_path)
     error = refused(tmp_path)
     assert isinstance(error, SchemaError)
     assert error.place == "kind"

@@ -5,9 +5,7 @@ import pyarrow as pa
 import pytest
 
 from normgrowth.errors import FolderLocked, FolderMismatch
-from normgrowth.records import Block, Records
 from normgrowth.serialization.checksums import ARRAYS, COMPRESSED_ARRAYS, OBJECT, TABLE
-from normgrowth.stored_result import StoredResult
 from normgrowth.workspace import REQUEST, Cache, Workspace, read_json_object, replacing, tidy, write_json
 
 REQUESTED = {"include": "blocks", "lags": (1, 10)}
@@ -15,11 +13,6 @@ REQUESTED = {"include": "blocks", "lags": (1, 10)}
 
 def contents(folder):
     return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def small_stored(fields):
-    block = Block("model", ["model"], [None], [None], [0], {})
-    return StoredResult(Records.from_blocks("run", [block]), fields)
 
 
 def test_the_same_request_resumes(tmp_path):
@@ -72,21 +65,25 @@ def test_overwrite_removes_the_old_result_and_nothing_else(tmp_path):
     assert read_json_object(tmp_path / REQUEST)["kind"] == "heads"
 
 
-def test_a_folder_from_before_is_judged_by_its_records(tmp_path):
-    fields = {"command": "trace", "selection": {"include": "blocks", "select": None}, "lags": []}
-    small_stored(fields).write(tmp_path)
-    (tmp_path / REQUEST).unlink(missing_ok=True)
-    with pytest.raises(FolderMismatch), Workspace.open(tmp_path, "saturation", {}):
-        pass
-    with pytest.raises(FolderMismatch), Workspace.open(tmp_path, "trace", {"include": "all", "lags": []}):
-        pass
-    with Workspace.open(tmp_path, "trace", {"include": "blocks", "lags": [], "first": True}):
-        pass
-    with (
-        pytest.raises(FolderMismatch),
-        Workspace.open(tmp_path, "trace", {"include": "blocks", "first": False}),
-    ):
-        pass
+@pytest.mark.parametrize("name", ["records.parquet", "claims.json", "steps/part-000.arrows"])
+def test_results_without_a_request_are_refused_and_removed_by_overwrite(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"measured")
+    (tmp_path / "thesis.tex").write_bytes(b"foreign")
+    before = contents(tmp_path)
+    for kind in ("trace", "reproduction", "run"):
+        with (
+            pytest.raises(FolderMismatch, match=r"earlier version.*--overwrite"),
+            Workspace.open(tmp_path, kind, {}),
+        ):
+            pass
+        assert before.items() <= contents(tmp_path).items()
+    with Workspace.open(tmp_path, "trace", {}, overwrite=True):
+        assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
+            ".lock",
+            REQUEST,
+            "thesis.tex",
+        }
 
 
 def test_a_folder_with_other_files_only_may_be_used(tmp_path):
@@ -200,32 +197,3 @@ def test_a_cache_returns_what_was_stored_and_nothing_that_is_damaged(tmp_path, f
     nowhere = Cache(None, format_)
     nowhere.put("one", value)
     assert (nowhere.get("one"), nowhere.names()) == (None, [])
-
-
-@pytest.mark.parametrize(
-    ("earlier", "differs"),
-    [
-        ({"x": "lr", "kind": "post", "layers": 1}, None),
-        ({}, None),  # the first versions wrote no request
-        (
-            {"x": "lr", "kind": "post"},
-            ({"layers": 12}, {"layers": 1}),
-        ),  # an entry that is missing has its default
-        ({"x": "lr", "kind": "pre", "layers": 1}, ({"network": "pre"}, {"network": "post"})),
-    ],
-)
-def test_the_request_of_an_earlier_sweep_is_compared(tmp_path, earlier, differs):
-    request = {"x": "lr", "network": "post", "layers": 1}
-    write_json(tmp_path / "sweep.json", {"format": 1, "request": earlier})
-    defaults = {"layers": 12, "lr": 1e-3}
-    if differs is None:
-        with Workspace.open(tmp_path, "sweep", request, defaults=defaults):
-            assert read_json_object(tmp_path / REQUEST)["request"] == request
-        return
-    with (
-        pytest.raises(FolderMismatch) as caught,
-        Workspace.open(tmp_path, "sweep", request, defaults=defaults),
-    ):
-        pass
-    found, wanted = ({"kind": "sweep", **one} for one in differs)
-    assert (caught.value.found, caught.value.wanted) == (found, wanted)

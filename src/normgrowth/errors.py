@@ -62,6 +62,8 @@ class FolderMismatch(InputError):
         self.folder, self.found, self.wanted = folder, dict(found), dict(wanted)
         if found.get("kind") == "unknown":
             holds = "holds a result whose request is damaged"
+        elif found.get("kind") == "without request":
+            holds = "holds a result without request.json, such as that of an earlier version"
         else:
             holds = f"holds {_described(found)}, not {_described(wanted)}"
         super().__init__(f"{folder}: {holds}; {advice}")

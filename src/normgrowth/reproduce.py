@@ -70,8 +70,8 @@ def reproduce(
             return kept
         stages = workspace.folder / "stages"
         series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
-        outcomes, stored = run_stages(needed, settings, scale, stages, on, corpora, read, progress)
-        evidence = Evidence(stored, {one.name: one.reason for one in outcomes if one.failed}, series)
+        outcomes, found = run_stages(needed, settings, scale, stages, on, corpora, read, progress)
+        evidence = Evidence(found, {one.name: one.reason for one in outcomes if one.failed}, series)
         result = judged(evidence, claims, outcomes, scale=scale, only=tuple(only))
         workspace.save(result)
         drawn = draw_figures(evidence, workspace.folder / "figures", only=only)

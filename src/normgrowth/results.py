@@ -12,7 +12,7 @@ On disk a result is `records.parquet` and `records.json`, which has the kind, th
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from fractions import Fraction
 from importlib import import_module
 from math import isfinite
@@ -25,7 +25,7 @@ from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Matrix, Records
 from normgrowth.serialization.checksums import JsonObject
 from normgrowth.serialization.json_types import converted
-from normgrowth.serialization.record_schema import ADVICE, SCHEMA, refuse_newer
+from normgrowth.serialization.record_schema import ADVICE, SCHEMA
 from normgrowth.stored_result import SIDECAR, StoredResult, has_records, why_no_result
 from normgrowth.text import did_you_mean, one_line
 
@@ -73,14 +73,6 @@ class Provenance:
     @property
     def versions(self) -> dict[str, str]:
         return {"normgrowth": self.version, "python": self.python}
-
-    @staticmethod
-    def of_earlier(content: Mapping[str, Any]) -> "Provenance":
-        """The provenance in a folder of an earlier version."""
-        found = content.get("versions")
-        versions = found if isinstance(found, dict) else {}
-        own, python, numpy = (str(versions.get(name, "")) for name in ("normgrowth", "python", "numpy"))
-        return Provenance(own, python, numpy, str(content.get("time", "")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +245,6 @@ def holds_reproduction(folder: Path | str) -> bool:
 def result_of(stored: StoredResult, folder: Path | str) -> Result:
     """The typed result of a stored one. folder: for error messages."""
     sidecar, kind = Path(folder) / SIDECAR, stored.kind
-    refuse_newer(stored.fields, sidecar)
     if not isinstance(kind, str) or kind not in KINDS:
         problem = "missing" if kind is None else f"{str(kind)[:60]!r} is not a kind of result"
         advice = (
@@ -298,11 +289,16 @@ def _not_there(rows: Records, quantity: str, level: str) -> str:
 
 def to_plain(result: Result) -> JsonObject:
     """The kind, the schema and all fields except the records, as plain values."""
+    content = {one.name: getattr(result, one.name) for one in fields(result) if one.name != "records"}
+    return plain_fields(type(result), content)
+
+
+def plain_fields(kind: type[Result], content: Mapping[str, Any]) -> JsonObject:
+    """The kind, the schema and these fields of a result, as plain values."""
     import msgspec
 
-    content = {one.name: getattr(result, one.name) for one in fields(result) if one.name != "records"}
-    plain = msgspec.to_builtins(content, str_keys=True, enc_hook=_encoded)
-    return {"kind": result.kind, "schema": result.schema, "command": result.kind, **_with_lists(plain)}
+    plain = msgspec.to_builtins(dict(content), str_keys=True, enc_hook=_encoded)
+    return {"kind": kind.kind, "schema": kind.schema, **_with_lists(plain)}
 
 
 def _with_lists(value: Any) -> Any:
@@ -314,10 +310,6 @@ def _with_lists(value: Any) -> Any:
 
 def _fields_of(kind: type[Result], content: Mapping[str, Any]) -> dict[str, Any]:
     """All fields except the records, converted to their types. Raises SchemaError if that fails."""
-    content = dict(content)
-    content.setdefault("provenance", asdict(Provenance.of_earlier(content)))
-    if not _names_parameters(content.get("selection")):
-        del content["selection"]
     hints, found = get_type_hints(kind), {}
     for one in fields(kind):
         if one.name in content and one.name != "records":
@@ -326,11 +318,6 @@ def _fields_of(kind: type[Result], content: Mapping[str, Any]) -> dict[str, Any]
         elif one.default is MISSING and one.default_factory is MISSING and one.name != "records":
             raise SchemaError(SIDECAR, one.name, "missing", ADVICE)
     return found
-
-
-def _names_parameters(selection: object) -> bool:
-    """Whether the selection is usable: earlier versions wrote an empty or null `include` if it was unknown."""
-    return not isinstance(selection, dict) or bool(selection.get("include"))
 
 
 def _encoded(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.errors import InputError, RecordsMismatch
 from normgrowth.records import Records
 from normgrowth.serialization.checksums import JsonObject, from_parquet, to_parquet
-from normgrowth.serialization.record_schema import conformed, refuse_newer, with_include
+from normgrowth.serialization.record_schema import conformed, refuse_other_schemas
 from normgrowth.text import did_you_mean
 from normgrowth.workspace import read_json_object, replacing, write_json
 
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE, SIDECAR = "records.parquet", "records.json"
-LOG_FOLDER, JOURNAL = "steps", "journal"  # measured steps of a run; JOURNAL: of earlier versions
+LOG_FOLDER = "steps"  # measured steps of a run
 LOG_READER = "normgrowth.tracking.log.log_reader"  # by name, like the types in `results.KINDS`: it is above this module
 PAIRED = "records_sha256"  # in records.json: the checksum of the records.parquet that was written with it
 PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds; so far a writer may have replaced only one of the two files
-# Folders of earlier versions name the command that wrote them instead of a kind.
-COMMANDS = {"train": "run", "reproduce": "reproduction", "tracker": "trace"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,7 @@ class StoredResult:
     @property
     def kind(self) -> Any:
         """The kind of result; None if the fields do not have it."""
-        said = self.fields.get("kind") or self.fields.get("command")
-        return COMMANDS.get(said, said) if isinstance(said, str) else said
+        return self.fields.get("kind")
 
     def write(self, folder: Path | str) -> None:
         """Write both files. A reader gets the old pair or the new pair, never a mix."""
@@ -58,23 +55,21 @@ class StoredResult:
         return StoredResult.read_files(folder)
 
     @staticmethod
-    def read_files(folder: Path | str, *, torn: bool = False) -> "StoredResult":
-        """The content of both files. Raises RecordsMismatch if they were not written together.
-
-        torn: accept files that were not written together; the journal of an earlier version has the latest values.
-        """
+    def read_files(folder: Path | str) -> "StoredResult":
+        """The content of both files. Raises RecordsMismatch if they were not written together."""
         folder = Path(folder)
         path = folder / FILE
         if not path.is_file():
             raise InputError(f"{folder}: {why_no_result(folder)}")
-        table, said = _read_pair(folder, torn)
-        refuse_newer(said, folder / SIDECAR)
-        return StoredResult(Records(conformed(table, path, said.get("kind"))), with_include(said))
+        table, said = _read_pair(folder)
+        if said:  # a table alone has no fields
+            refuse_other_schemas(said, folder / SIDECAR)
+        return StoredResult(Records(conformed(table, path, said.get("kind"))), said)
 
 
 def has_log(folder: Path) -> bool:
     """Whether the folder holds measured steps of a tracker."""
-    return any((folder / LOG_FOLDER).glob("part-*.arrows")) or (folder / JOURNAL).is_file()
+    return any((folder / LOG_FOLDER).glob("part-*.arrows"))
 
 
 def has_records(folder: Path) -> bool:
@@ -96,11 +91,11 @@ def why_no_result(folder: Path) -> str:
     return f"no normgrowth result here; its {which}: {folder / below[0]}"
 
 
-def _read_pair(folder: Path, torn: bool) -> "tuple[pa.Table, JsonObject]":
+def _read_pair(folder: Path) -> "tuple[pa.Table, JsonObject]":
     for pause in (*PAUSES, 0):
         table, checksum = _read_table(folder / FILE)
         said = _read_sidecar(folder / SIDECAR)
-        if said is None or said.pop(PAIRED, None) == checksum or torn:
+        if said is None or said.pop(PAIRED, None) == checksum:
             return table, said or {}
         time.sleep(pause)
     raise RecordsMismatch(folder)

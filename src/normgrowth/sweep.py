@@ -44,7 +44,6 @@ def sweep(
     from normgrowth.lab.cells.axis import LEARNING_RATE, WEIGHT_DECAY
     from normgrowth.lab.cells.cell_store import CellStore
     from normgrowth.lab.cells.grid import Grid
-    from normgrowth.lab.settings import DEFAULTS
     from normgrowth.lab.sweep_run import SweepRun, checked_request
     from normgrowth.workspace import Workspace
 
@@ -52,7 +51,7 @@ def sweep(
     request = checked_request(settings, x, y, refine, time_limit)
     grid = Grid(settings, x, y, data=data, corpus=corpus)
     with (
-        Workspace.open(out, "sweep", request, overwrite=overwrite, defaults=DEFAULTS) as workspace,
+        Workspace.open(out, "sweep", request, overwrite=overwrite) as workspace,
         given_or_processes(engine) as on,
     ):
         run = SweepRun(grid, CellStore(workspace, grid.corpora), on, time_limit, stack_size, progress)

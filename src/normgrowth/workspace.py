@@ -27,7 +27,7 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
 from normgrowth.serialization.checksums import OBJECT, FileCodec, JsonObject
-from normgrowth.serialization.record_schema import with_include
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 REQUEST = "request.json"
 UNKNOWN = "unknown"  # the kind of a folder whose request.json is damaged
+WITHOUT_REQUEST = "without request"  # the kind of a folder that has a result and no request.json
+RESULTS = ("records.parquet", "claims.json", "steps/part-*.arrows")  # files of results
 
 # The files of each kind of result, except records and request.json. `overwrite` removes them.
 FILES: dict[str, tuple[str, ...]] = {
@@ -55,22 +56,22 @@ FILES: dict[str, tuple[str, ...]] = {
     "heads": (),
     "scaling": (),
     "behavior": (),
-    "tracker": ("journal", "steps/*", "notes.jsonl"),
+    "tracker": ("steps/*", "notes.jsonl"),
     "run": (
-        *("settings.json", "state.pt", "checkpoints/step-*/*", "best/*"),
-        *("tracker/journal", "tracker/steps/*", "tracker/notes.jsonl"),
+        *("state.pt", "checkpoints/step-*/*", "best/*"),
+        *("tracker/steps/*", "tracker/notes.jsonl"),
         *("tracker/records.*", "tracker/request.json", "tracker/.lock"),
     ),
-    "sweep": ("sweep.json", "cells/*.json"),
+    "sweep": ("cells/*.json",),
     "reproduction": ("claims.json", "report.html", "finished.json"),
     "figures": (),
+    WITHOUT_REQUEST: ("claims.json", "steps/*", "notes.jsonl"),
 }
 SHARED = ("records.parquet", "records.json", REQUEST)
 # Files whose names depend on everything they contain, so that another request of the same kind can use them.
 REUSABLE = {"sweep": ("cells/*.json",)}
 # Kinds that need a folder without other files. With overwrite, a run or sweep with the same request still resumes.
 ALONE = ("run", "sweep")
-LOGS = ("journal", "steps/part-000.arrows")  # of a tracker, whose folder has no request.json
 
 
 class replacing:
@@ -251,74 +252,31 @@ class FolderUse:
     kind: str
     request: JsonObject = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)
-    partial: bool = False  # inferred from older files: missing entries match any value
 
     @staticmethod
     def read(folder: Path) -> "FolderUse | None":
-        """The use in request.json or in files of earlier versions; None for a folder without a result."""
+        """The use in request.json; None for a folder without a result."""
         path = folder / REQUEST
-        if path.is_file():
-            try:
-                said = read_json_object(path)
-                kind, facts = said["kind"], said["facts"]
-                request = said["request"]
-            except (OSError, ValueError, KeyError):
-                return FolderUse(UNKNOWN)
-            whole = isinstance(kind, str) and isinstance(request, dict) and isinstance(facts, dict)
-            return FolderUse(kind, with_include(request), facts) if whole else FolderUse(UNKNOWN)
-        return _earlier_request(folder) or _told_by_records(folder) or _told_by_log(folder)
+        if not path.is_file():
+            there = any(any(folder.glob(pattern)) for pattern in RESULTS)
+            return FolderUse(WITHOUT_REQUEST) if there else None
+        try:
+            said = read_json_object(path)
+            kind, request, facts = said["kind"], said["request"], said["facts"]
+        except (OSError, ValueError, KeyError):
+            return FolderUse(UNKNOWN)
+        whole = isinstance(kind, str) and isinstance(request, dict) and isinstance(facts, dict)
+        return FolderUse(kind, request, facts) if whole else FolderUse(UNKNOWN)
 
-    def differences(
-        self, request: Mapping[str, Any], defaults: Mapping[str, Any]
-    ) -> tuple[JsonObject, JsonObject]:
-        """The entries in which the requests differ, here and in `request`. defaults: for entries missing here."""
-        if self.partial:
-            here, names = self.request, [name for name in request if name in self.request]
-        else:
-            here = {**{name: value for name, value in defaults.items() if name in request}, **self.request}
-            names = list({**request, **here})
-        names = [name for name in names if here.get(name) != request.get(name)]
+    def differences(self, request: Mapping[str, Any]) -> tuple[JsonObject, JsonObject]:
+        """The entries in which the requests differ, here and in `request`."""
+        here = self.request
+        names = [name for name in {**request, **here} if here.get(name) != request.get(name)]
         return {name: here.get(name) for name in names}, {name: request.get(name) for name in names}
 
-
-def _told_by_records(folder: Path) -> FolderUse | None:
-    try:
-        fields = read_json_object(folder / "records.json")
-    except (OSError, ValueError):
-        return None
-    kind, selection = fields.get("command"), fields.get("selection")
-    if not isinstance(kind, str) or kind not in FILES:
-        return None
-    request = with_include({**fields, **(selection if isinstance(selection, dict) else {})})
-    return FolderUse(kind, request, fields, partial=True)
-
-
-def _earlier_request(folder: Path) -> FolderUse | None:
-    """The request of a run, a sweep or a reproduction, each of which had a file of its own in earlier versions."""
-    name = next((name for name in EARLIER if (folder / name).is_file()), None)
-    if name is None:
-        return None
-    kind, request_in = EARLIER[name]
-    try:
-        request = request_in(read_json_object(folder / name))
-    except (OSError, ValueError, KeyError, TypeError):
-        return FolderUse(UNKNOWN)
-    return FolderUse(kind, request, partial=kind == "reproduction" or not request)
-
-
-def _of_run(settings: JsonObject) -> JsonObject:
-    return {"network" if name == "kind" else name: value for name, value in settings.items()}
-
-
-EARLIER: dict[str, tuple[str, Callable[[JsonObject], JsonObject]]] = {
-    "settings.json": ("run", _of_run),
-    "sweep.json": ("sweep", lambda content: _of_run(dict(content.get("request", {})))),
-    "claims.json": ("reproduction", lambda content: {"scale": content["scale"]}),
-}
-
-
-def _told_by_log(folder: Path) -> FolderUse | None:
-    return FolderUse("tracker", partial=True) if any((folder / log).is_file() for log in LOGS) else None
+    def write(self, folder: Path) -> None:
+        content = {"format": 1, "kind": self.kind, "request": self.request, "facts": self.facts}
+        write_json(folder / REQUEST, content)
 
 
 def lock_folder(folder: Path) -> "BaseFileLock":
@@ -356,9 +314,8 @@ class Workspace:
         kind: str,
         *,
         overwrite: bool = False,
-        defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        self.folder, self.kind, self.overwrite, self.defaults = folder, kind, overwrite, defaults or {}
+        self.folder, self.kind, self.overwrite = folder, kind, overwrite
         found = FolderUse.read(folder) if folder is not None else None
         self.found = found  # the result that was already here
 
@@ -371,12 +328,8 @@ class Workspace:
         *,
         facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
-        defaults: Mapping[str, Any] | None = None,
     ) -> "Iterator[Workspace]":
-        """Lock the folder; with a request, claim it. Disk errors become an InputError.
-
-        defaults: values of entries that the request of an earlier version lacks.
-        """
+        """Lock the folder; with a request, claim it. Disk errors become an InputError."""
         if folder is None:
             yield Workspace(None, kind)
             return
@@ -385,7 +338,7 @@ class Workspace:
         folder = Path(folder)
         lock = lock_folder(folder)
         try:
-            workspace = Workspace(folder, kind, overwrite=overwrite, defaults=defaults)
+            workspace = Workspace(folder, kind, overwrite=overwrite)
             if request is not None:
                 workspace.claim(request, facts)
             yield workspace
@@ -428,7 +381,7 @@ class Workspace:
             return None
         if self.found.kind != self.kind:
             return {"kind": self.found.kind}, {"kind": self.kind}
-        here, wanted = self.found.differences(_plain(request), _plain(self.defaults))
+        here, wanted = self.found.differences(_plain(request))
         return ({"kind": self.kind, **here}, {"kind": self.kind, **wanted}) if wanted else None
 
     def claim(self, request: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:
@@ -443,9 +396,8 @@ class Workspace:
         if self.overwrite and self.found is not None and not resumes:
             self.clear()
         wanted = FolderUse(self.kind, _plain(request), _plain(facts or {}))
-        if self.found != wanted or not (self.folder / REQUEST).is_file():
-            said = {"format": 1, "kind": wanted.kind, "request": wanted.request, "facts": wanted.facts}
-            write_json(self.folder / REQUEST, said)
+        if self.found != wanted:
+            wanted.write(self.folder)
             self.found = wanted
 
     def _refuse_other_files(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ from command_line import run
 from rich.console import Console
 
 from normgrowth.cli.main import main
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, SchemaError
 from normgrowth.network.scaling.result import Scaling
 from normgrowth.paper.published.figure4 import figure4
 from normgrowth.records import Records
@@ -125,7 +125,7 @@ def test_bad_input_is_one_line(capsys, arguments, message):
 
 
 def test_other_records_are_not_curves(tmp_path):
-    with pytest.raises(InputError, match="hold no scaling curves"):
-        Scaling.from_stored(StoredResult(figure4().records, {"runs": {"x": {}}}))
+    with pytest.raises(SchemaError, match="networks"):
+        Scaling.from_stored(StoredResult(figure4().records, {"networks": {"x": {}}}))
     with pytest.raises(InputError, match="'gif'"):
         draw(figure4(), tmp_path, formats=["gif"])

@@ -16,10 +16,8 @@ from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.edges import edges
 from normgrowth.lab.settings import TrainSettings
-from normgrowth.lab.sweep_result import Sweep
 from normgrowth.lab.sweep_run import one_thread
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.stored_result import StoredResult
 
 
 def sweep(*arguments, **options):
@@ -102,9 +100,6 @@ def test_whether_a_stack_pays_is_asked_for_each_shape(tmp_path, corpus, engine):
     result = run_sweep(replace(TINY, steps=1), tmp_path, x=x, y=X, corpus=corpus, engine=engine)
     assert engine.sizes == [2, 1, 1]
     assert result.stack_size == 2
-    earlier = {"time_limit": "limit", "stack_size": "together"}  # names in earlier versions
-    fields = {earlier.get(name, name): value for name, value in result.stored.fields.items()}
-    assert Sweep.from_stored(StoredResult(result.records, fields)).stack_size == 2
 
 
 def test_a_list_and_a_scale_share_their_cells(tmp_path, corpus, engine):

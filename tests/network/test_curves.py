@@ -126,20 +126,20 @@ def test_results_round_trip_and_join(tmp_path):
     assert len(again.to_json()["networks"]) == 4
 
 
-def test_a_folder_of_an_earlier_version_loads():
-    """There c was a quantity of each step, and each seed a run."""
+def test_the_records_of_figure_4_have_a_curve_for_each_network():
     folder = Path(__file__).parents[2] / "docs/records/figure4"
     found = load(folder)
     assert isinstance(found, Scaling)
     assert len(found.networks) == 18
-    old = Records.read(folder).where(run="post_norm, biases, seed 2")
+    old = Records.read(folder).where(run="post_norm, biases", seed=2)
     curves = next(one for one in found.curves if one.run == "post_norm, biases")
-    assert curves.scales.tolist() == old.series("scale")[1].tolist()
-    assert curves.of("cosine_saturated")[2].tolist() == old.series("cosine_saturated")[1].tolist()
+    own = old.matrix("cosine_saturated", level="model", axis="scale")
+    assert curves.scales.tolist() == own.steps.tolist()
+    assert curves.of("cosine_saturated")[2].tolist() == own.values[:, 0].tolist()
     layers = found.matrix("scaling_error", run="post_norm, biases", seed=2)
     assert (
         layers.curve("layer.3").tolist()
-        == old.series("scaling_error", level="layer", name="layer.3")[1].tolist()
+        == old.where(name="layer.3").matrix("scaling_error", axis="scale").values[:, 0].tolist()
     )
     assert "post_norm, biases" in str(found)
 

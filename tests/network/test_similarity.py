@@ -409,7 +409,7 @@ def test_a_result_is_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("name", "runs", "exact"), [("minilm", 1, True), ("figure2", 4, True), ("t5_initialization", 6, False)]
 )
-def test_folders_of_an_earlier_version_load(name, runs, exact):
+def test_the_kept_records_load(name, runs, exact):
     result = load(Path(__file__).parents[2] / "docs/records" / name)
     assert isinstance(result, Saturation)
     assert (len(result.models), result.exact, result.c) == (runs, exact, (1000.0,))
@@ -418,7 +418,7 @@ def test_folders_of_an_earlier_version_load(name, runs, exact):
     assert "mean of blocks" in str(result)
 
 
-def test_a_series_of_an_earlier_version_loads():
+def test_the_kept_series_loads():
     result = load(Path(__file__).parents[2] / "docs/records/training")
     assert isinstance(result, Saturation)
     assert result.steps == (0, *(2**i for i in range(12)))

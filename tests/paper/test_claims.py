@@ -9,6 +9,7 @@ import pytest
 from paper.claim_examples import EXAMPLES
 
 from normgrowth.errors import InputError
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.claim import Claim, holds, judge, number, rule
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.claims.t5_growth import layer_slopes
@@ -19,7 +20,6 @@ from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.tables import published
 from normgrowth.paper.t5_series import PublishedT5
 from normgrowth.records import Block, Matrix, Records
-from normgrowth.stored_result import StoredResult
 
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 NOT_SHOWN, NOT_MEASURED = "not shown", "not measured here"
@@ -249,7 +249,7 @@ def test_layers_of_figure_2_that_are_no_closer():
     levels = {"saturation": np.array([[0.5]]), "saturation_random": np.array([[0.02]])}
     block = Block("model", ["model"], [None], [None], [0], levels, constants={"scale": 1000.0})
     records = Records.from_blocks("minilm", [block])
-    found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": StoredResult(records)}))
+    found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": Saturation(records=records)}))
     assert found.verdict == NOT_MEASURED
     listed = re.findall(r"(t5|xlnet)[\w-]*, layer (\d+)", found.reason)
     assert listed == [("t5", "3"), ("t5", "4"), ("t5", "5"), ("t5", "6"), ("xlnet", "1")]

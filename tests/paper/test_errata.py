@@ -183,7 +183,7 @@ def test_what_biases_change(change, fails):
             parts.append(Records.from_blocks(run, [block]))
             networks.append(ScaledNetwork(run, kind=kind, bias=bias))
     scaling = Scaling(records=Records.joined(parts), networks=tuple(networks))
-    found = check(ALL["bias-switch"], Evidence({"scaling": scaling.stored}))
+    found = check(ALL["bias-switch"], Evidence({"scaling": scaling}))
     assert found.measured["the same weights with and without biases by"] == pytest.approx(change)
     assert found.measured["published lines with and without biases differ by"] == pytest.approx(
         0.0588, abs=1e-4

@@ -31,12 +31,12 @@ class Observed(Evidence):
     """Notes which stages are asked for."""
 
     def __init__(self, known: Evidence) -> None:
-        super().__init__(known.stored)
+        super().__init__(known.results)
         object.__setattr__(self, "read", set())
 
-    def stored_of(self, stage):
+    def of_stage(self, stage, kind):
         self.read.add(stage)  # pyright: ignore[reportAttributeAccessIssue]
-        return super().stored_of(stage)
+        return super().of_stage(stage, kind)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def benchmark():
 
 @pytest.fixture(scope="module")
 def kept(benchmark):
-    """What docs/records keep: folders of earlier versions."""
+    """What docs/records keep."""
     return benchmark.evidence()
 
 
@@ -99,7 +99,7 @@ def test_a_stage_without_results_is_named(stage):
     assert caught.value.reason == "no disk"
 
 
-def test_typed_values_of_earlier_records(kept):
+def test_typed_values_of_the_kept_records(kept):
     assert kept.theory.table1["paper's encoder"].measured == pytest.approx(1, abs=1e-3)
     assert math.isnan(kept.theory.table1["usual pre-norm encoder"].printed)
     with pytest.raises(MissingEvidence):

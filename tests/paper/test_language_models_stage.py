@@ -14,10 +14,11 @@ from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS, saturated_models
 from normgrowth.paper.discrepancies.departures import DEPARTURES
-from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.evidence import Evidence, TrainedModels
 from normgrowth.paper.paper_figures import figures
 from normgrowth.paper.stages.model_training import sentence_losses, train_models
 from normgrowth.paper.stages.stage import StageContext
+from normgrowth.results import load
 
 TINY = preset(
     "tiny",
@@ -48,35 +49,53 @@ def evidence(folder):
     engine = Threads(1)
     said = []
     context = StageContext(folder, engine, progress=lambda *told: said.append(told))
-    records = train_models(context, MODELS)
+    models = train_models(context, MODELS)
     engine.close()
     assert said == [(i + 1, len(MODELS), name) for i, name in enumerate(MODELS)]
-    return Evidence({"language_models": records})
+    return Evidence({"language_models": models})
 
 
-def test_four_runs_for_each_model(evidence):
-    stored = evidence.stored_of("language_models")
-    records = stored.records
-    runs = {f"{name}{more}" for name in MODELS for more in ("", ", checkpoints", ", heads", ", behavior")}
-    assert set(records.distinct("run")) == runs
-    assert stored.fields["models"]["leaking"] == {
-        "kind": "paper_pre_norm",
-        "optimizer": "adamw",
-        "schedule": "constant",
-        "leaking": True,
-        "corpus": "pydoc",
-        "seed": 0,
-        "include": "blocks",
-        "layers": 2,
-        "width": 32,
-        "batch": TINY.batch,
-        "epochs_trained": pytest.approx(24 * TINY.batch / len(corpus_of(TINY, None).train)),
-    }
-    steps, norms = records.where(run="true").series("norm")
+def test_each_model_has_a_run_a_trace_heads_and_predictions(evidence):
+    assert [one.name for one in evidence.language_models] == list(MODELS)
+    for one in evidence.language_models:
+        parts = (one.run, one.trace, one.heads, one.behavior)
+        assert [type(part).kind for part in parts] == ["run", "trace", "heads", "behavior"]
+        assert {part.records.single_run() for part in parts} == {one.name}
+        assert one.run.settings == MODELS[one.name]
+        assert one.epochs == pytest.approx(24 * TINY.batch / len(corpus_of(TINY, None).train))
+        assert one.run.corpus.frequency_loss == one.frequency_loss
+    (leaking,) = evidence.language_models.where(leaking=True)
+    assert (leaking.name, leaking.kind, leaking.optimizer) == ("leaking", "paper_pre_norm", "adamw")
+    assert (leaking.schedule, leaking.corpus, leaking.seed) == ("constant", "pydoc", 0)
+    assert (leaking.layers, leaking.run.settings.width) == (2, 32)
+    first = model_of(evidence, "true")
+    steps, norms = first.measured.series("norm")
     assert steps[-1] == 24
     assert (norms > 0).all()
-    heads = records.where(run="true, heads", level="head", quantity="attended_window")
-    assert len(heads) == 4  # at the last step only
+    assert (
+        len(first.heads.records.where(level="head", quantity="attended_window")) == 4
+    )  # at the last step only
+
+
+def test_they_are_stored_in_their_order_and_loaded_alone(evidence, tmp_path):
+    models = evidence.language_models
+    models.write(tmp_path)
+    again = TrainedModels.read(tmp_path)
+    assert [one.name for one in again] == list(MODELS)
+    for one, found in zip(models, again, strict=True):
+        for part in ("run", "trace", "heads", "behavior"):
+            assert getattr(found, part).to_json() == getattr(one, part).to_json()
+            alone = load(tmp_path / "models" / one.name / ("" if part == "run" else part))
+            assert type(alone) is type(getattr(one, part))
+    claims = ("lm-growth", "heads-bimodal", "conversion")
+    stored = Evidence({"language_models": again})
+    assert [judge(CLAIMS[name], stored) for name in claims] == [
+        judge(CLAIMS[name], evidence) for name in claims
+    ]
+
+
+def model_of(evidence, name):
+    return next(one for one in evidence.language_models if one.name == name)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +158,7 @@ def test_schedules_are_compared_within_one_network(evidence):
     """The slope over the later half, by hand; the other models have no partner."""
     slopes = []
     for name in ("true", "falling"):
-        steps, norms = evidence.stored_of("language_models").records.where(run=name).series("norm")
+        steps, norms = model_of(evidence, name).measured.series("norm")
         x, y = np.log(steps[steps >= 12]), np.log(norms[steps >= 12])
         slopes.append(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
     found = judge(CLAIMS["schedule-decides"], evidence).measured
@@ -169,10 +188,10 @@ def test_conversion_counts_models_by_their_intervals(evidence, level, monkeypatc
 
 
 def test_distances_of_heads_that_attend_to_one_position(evidence):
-    rows = evidence.stored_of("language_models").records.where(level="head", scale=None).table.to_pylist()
     ratios = []
     for name in ("true", "sgd", "post", "falling"):
-        own = [row for row in rows if row["run"] == f"{name}, heads" and row["step"] == 24]
+        rows = model_of(evidence, name).heads.records.where(level="head", scale=None).table.to_pylist()
+        own = [row for row in rows if row["step"] == 24]
         at = {(row["name"], row["quantity"]): row["value"] for row in own}
         ratios += [
             at[head, "attended_distance"] / at[head, "visible_distance"]
@@ -189,7 +208,7 @@ def test_growth_is_what_the_records_say(evidence):
     found = judge(CLAIMS["lm-growth"], evidence).measured
     factors = []
     for name in ("true", "sgd", "post", "falling"):
-        _, norms = evidence.stored_of("language_models").records.where(run=name).series("norm")
+        _, norms = model_of(evidence, name).measured.series("norm")
         factors.append(norms[-1] / norms[0])
     assert found["models"] == 4
     assert found["smallest factor"] == pytest.approx(min(factors))
@@ -218,9 +237,9 @@ def test_perplexity_as_the_authors_have_it(evidence, folder):
 
 
 def test_post_norm_is_measured_against_word_frequencies(evidence):
-    records, corpus = evidence.stored_of("language_models").records, corpus_of(TINY, None)
+    corpus = corpus_of(TINY, None)
     frequencies = corpus.frequency_loss("valid", TINY.dev_sentences)
-    last = records.where(run="post").series("dev_loss")[1][-1]
+    last = model_of(evidence, "post").measured.series("dev_loss")[1][-1]
     found = check(DEPARTURES["post-norm"], evidence).measured
     assert found["post-norm here: below word frequencies by"] == pytest.approx(frequencies - last)
 

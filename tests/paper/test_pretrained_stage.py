@@ -18,8 +18,8 @@ from normgrowth.paper.run_stages import settings_of
 from normgrowth.paper.stages.pretrained_models import PRETRAINED, Pretrained
 from normgrowth.records import Block, Records
 from normgrowth.reproduce import reproduce
+from normgrowth.results import load
 from normgrowth.saturation import saturation
-from normgrowth.stored_result import StoredResult
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SENTENCES = ["the jury said no evidence was found", "it praised the city of Atlanta", "merger proposed"]
@@ -55,8 +55,7 @@ def run(tmp_path, t5, monkeypatch):
             found = reproduce(
                 tmp_path / "out", only=["saturation-pretrained", "fig2"], engine=engine, **options
             )
-        stored = StoredResult.read(tmp_path / "out" / "stages" / "pretrained")
-        return found, Saturation.from_stored(stored)
+        return found, load(tmp_path / "out" / "stages" / "pretrained")
 
     return measured
 
@@ -130,7 +129,7 @@ def test_a_model_counts_once_and_all_its_forms_are_shown():
     known = {"minilm": (0.2, 0.1), "t5-base": (0.6, 0.4), "t5-base, decoder": (0.3, 0.5)}
     known |= {"t5-base, as published": (0.56, 0.40)}
     records = Records.joined([levels(run, *pair) for run, pair in known.items()])
-    found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": StoredResult(records)}))
+    found = judge(CLAIMS["saturation-pretrained"], Evidence({"pretrained": Saturation(records=records)}))
     assert found.verdict == "holds"
     assert found.measured["models of the paper that are here"] == 1
     assert found.measured["another model, trained"] == pytest.approx(0.2)

@@ -6,11 +6,13 @@ import sys
 from dataclasses import replace
 from html import escape
 
+import numpy as np
 import pytest
 
 from normgrowth.cli.main import main
 from normgrowth.engine import Threads
 from normgrowth.errors import FolderMismatch, InputError, SchemaError
+from normgrowth.network.scaling.result import Scaling
 from normgrowth.paper import finished
 from normgrowth.paper import run_stages as paper
 from normgrowth.paper.claim import check, judge
@@ -21,12 +23,11 @@ from normgrowth.paper.paper_figures import draw_figures
 from normgrowth.paper.reproduction import Reproduction
 from normgrowth.paper.run_stages import select, settings_of
 from normgrowth.paper.stages import STAGES
-from normgrowth.paper.stages.known_networks import numbers
 from normgrowth.paper.stages.stage import Stage, StageSettings
-from normgrowth.records import Records
+from normgrowth.records import Block, Records
 from normgrowth.reproduce import reproduce
 from normgrowth.results import load, load_all
-from normgrowth.stored_result import StoredResult
+from normgrowth.trace.result import Trace
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,7 +52,7 @@ def test_a_stage_is_run_once(tmp_path, engine):
     ]
     assert_page(tmp_path / "report.html", again)
     assert_round_trip(tmp_path, again)
-    damaged = tmp_path / "stages" / "theory" / "records.parquet"
+    damaged = tmp_path / "stages" / "theory" / "theory.json"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     assert reproduce(tmp_path, only=only, engine=engine).stages[0].status == "ran"
 
@@ -143,48 +144,30 @@ def test_a_saved_reproduction_is_not_overwritten_by_another_scale(tmp_path):
         _ = result["nothing"]
 
 
-def test_claims_of_earlier_versions_load(tmp_path):
-    claim = {
-        **{name: name for name in ("id", "where", "statement", "published", "source", "rule", "reason")},
-        "verdict": "in part",
-        "measured": {"factor": 1.25, "other": None},
-        "stages": ["lab"],
-    }
-    erratum = {"id": "lemma", "kind": "erratum", "where": "A", "printed": "p", "true": "t", "measured": {}}
-    erratum |= {"fails": None, "why": "no corpus"}
-    facts = {
-        "command": "reproduce",
-        "scale": "paper",
-        "only": [],
-        "versions": {"normgrowth": "0.1.0", "python": "3.11.7"},
-        "time": "2026-11-16T15:01:26Z",
-        "stages": {"theory": "8 s", "scaling": "kept", "lab": "failed: no disk"},
-        "claims": [claim],
-        "errata": [erratum, erratum | {"id": "mask", "kind": "departure", "fails": True}],
-    }
-    (tmp_path / "claims.json").write_text(json.dumps(facts))
-    found = load(tmp_path)
-    assert isinstance(found, Reproduction)
-    assert found.scale == "paper"
-    assert found.claims[0].measured == {"factor": 1.25, "other": None}
-    assert found.claims[0].needs == ("lab",)
-    assert found.claims[0].verdict == "holds in part"
-    assert (found.errata[0].stated, found.errata[0].correct, found.errata[0].reason) == (
-        "p",
-        "t",
-        "no corpus",
-    )
-    assert found.departures[0].differs is True
-    assert [(one.status, one.seconds, one.reason) for one in found.stages] == [
-        ("ran", 8.0, ""),
-        ("kept", None, ""),
-        ("failed", None, "no disk"),
-    ]
-    assert found.provenance.created == "2026-11-16T15:01:26Z"
-    (tmp_path / "claims.json").write_text(json.dumps(facts | {"claims": [claim | {"verdict": "perhaps"}]}))
+def test_an_unknown_verdict_is_refused(tmp_path):
+    Reproduction.of(claims=(judge(CLAIMS["norm-sqrt"], Evidence()),)).save(tmp_path)
+    path = tmp_path / "claims.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["claims"][0]["verdict"] = "perhaps"
+    path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(SchemaError) as caught:
         load(tmp_path)
     assert "verdict" in caught.value.place
+
+
+def test_results_of_stages_are_loaded_with_their_types(tmp_path, engine, monkeypatch):
+    stages = [
+        STAGES["theory"],
+        stage_of(lambda *_: Scaling(records=numbers("x", 1.0).records), name="scaling"),
+    ]
+    monkeypatch.setattr(paper, "STAGES", {stage.name: stage for stage in stages})
+    reproduce(tmp_path, only=["table1", "scaling-curves"], engine=engine)
+    assert isinstance(load(tmp_path / "stages" / "scaling"), Scaling)
+    with pytest.raises(InputError, match="no normgrowth result here") as caught:
+        load(tmp_path / "stages" / "theory")  # numbers that no verb returns
+    assert len(str(caught.value).splitlines()) == 1
+    (found,) = Reproduction.stage_results(tmp_path)
+    assert (found[0], type(found[1])) == ("scaling", Scaling)
 
 
 def test_a_stage_that_fails_loses_no_other(tmp_path, engine):
@@ -206,6 +189,11 @@ def stage_of(run, version=1, name="theory"):
     return Stage(name=name, title=name, version=version, settings=settings, takes=takes, run=run)
 
 
+def numbers(run, value):
+    block = Block("model", ["model"], [None], [None], [0], {"value": np.array([[value]])})
+    return Trace(records=Records.from_blocks(run, [block]))
+
+
 def test_a_stage_resumes_but_not_from_another_version(tmp_path, engine, monkeypatch):
     made = []
 
@@ -215,10 +203,10 @@ def test_a_stage_resumes_but_not_from_another_version(tmp_path, engine, monkeypa
                 if number == stop:
                     raise OSError("the disk is full")
                 made.append((version, number))
-                return StoredResult(numbers(f"part {number}", {"value": float(number)}))
+                return numbers(f"part {number}", float(number))
 
-            parts = [context.cached(f"part-{n}", lambda n=n: part(n)) for n in range(3)]
-            return StoredResult(Records.joined([part.records for part in parts]))
+            parts = [context.cached(f"part-{n}", Trace, lambda n=n: part(n)) for n in range(3)]
+            return Trace(records=Records.joined([part.records for part in parts]))
 
         return stage_of(run, version)
 
@@ -248,7 +236,7 @@ def test_a_fault_in_one_stage_does_not_stop_the_others(tmp_path, engine, monkeyp
 
     stages = [
         stage_of(broken),
-        stage_of(lambda *_: StoredResult(numbers("x", {"value": 1.0})), name="scaling"),
+        stage_of(lambda *_: Scaling(records=numbers("x", 1.0).records), name="scaling"),
     ]
     monkeypatch.setattr(paper, "STAGES", {stage.name: stage for stage in stages})
     found = reproduce(tmp_path, only=["table1", "scaling-curves"], engine=engine)
@@ -262,7 +250,7 @@ def test_a_fault_in_one_stage_does_not_stop_the_others(tmp_path, engine, monkeyp
 def test_progress_names_the_stage(tmp_path, engine, monkeypatch):
     def run(context, settings):
         context.done(1, 2, "half")
-        return StoredResult(numbers("x", {"value": 1.0}))
+        return numbers("x", 1.0)
 
     monkeypatch.setattr(paper, "STAGES", {"theory": stage_of(run)})
     told = []
@@ -291,7 +279,7 @@ def test_a_reproduction_of_another_scale_is_refused(tmp_path, engine):
     reproduce(tmp_path, only=["norm-sqrt"], engine=engine)
     with pytest.raises(FolderMismatch):
         reproduce(tmp_path, only=["norm-sqrt"], scale="paper", engine=engine)
-    (tmp_path / "request.json").unlink()  # as earlier versions left it
+    (tmp_path / "request.json").unlink()
     with pytest.raises(FolderMismatch):
         reproduce(tmp_path, only=["norm-sqrt"], scale="paper", engine=engine)
     reproduce(tmp_path, only=["norm-sqrt"], scale="paper", engine=engine, overwrite=True)

@@ -1,6 +1,7 @@
 """The stage `theory` run for real: what claims and errata make of it."""
 
 import json
+from dataclasses import asdict
 from math import isfinite, nan
 from pathlib import Path
 
@@ -9,10 +10,9 @@ import pytest
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
-from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.evidence import Evidence, Theory
 from normgrowth.paper.stages.known_networks import theory
 from normgrowth.paper.stages.theory import THEORY
-from normgrowth.stored_result import StoredResult
 
 GOLDEN = Path(__file__).parent / "theory.json"
 
@@ -28,7 +28,7 @@ def theory_stage():
 
 
 def test_table1_claims_on_the_stage_itself(theory_stage):
-    assert isinstance(theory_stage, StoredResult)
+    assert isinstance(theory_stage, Theory)
     ids = ("saturation-limit", "attention-power", "homogeneity-table", "encoder-degree")
     found = {name: judge(CLAIMS[name], Evidence({"theory": theory_stage})) for name in ids}
     assert {name: one.verdict for name, one in found.items()} == {
@@ -57,7 +57,7 @@ def test_numbers_move_only_with_the_version(theory_stage):
     """
     known = json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert known["version"] == THEORY.version
-    found = all_numbers(theory_stage.records)
+    found = all_numbers(theory_stage)
     assert found.keys() == known["numbers"].keys()
     for name, value in known["numbers"].items():
         assert found[name] == pytest.approx(
@@ -65,12 +65,25 @@ def test_numbers_move_only_with_the_version(theory_stage):
         ), name
 
 
-def all_numbers(records):
-    return {f"{row['run']}; {row['quantity']}": row["value"] for row in records.table.to_pylist()}
+def all_numbers(found):
+    """Every number by its network and its name; without gradients and Euler's relation where they are undefined."""
+    names = {"computed": "degree", "measured": "degree_measured", "gradient": "gradient_degree"}
+    groups = {"table1": found.components, "limit": found.limits, "construction": found.constructions}
+    runs = {f"{group}: {name}": one for group, known in groups.items() for name, one in known.items()}
+    return {
+        f"{run}; {names.get(name, name)}": value
+        for run, one in {**runs, "tie": found.tie, "vanishing": found.vanishing}.items()
+        for name, value in asdict(one).items()
+        if name not in ("gradient", "euler") or isfinite(value)
+    }
+
+
+def test_it_is_stored_with_its_numbers(theory_stage, tmp_path):
+    theory_stage.write(tmp_path / "theory")
+    again = all_numbers(Theory.read(tmp_path / "theory"))
+    assert str(again) == str(all_numbers(theory_stage))  # NaN is NaN
 
 
 if __name__ == "__main__":
-    numbers = {
-        name: value if isfinite(value) else None for name, value in all_numbers(theory().records).items()
-    }
+    numbers = {name: value if isfinite(value) else None for name, value in all_numbers(theory()).items()}
     GOLDEN.write_text(json.dumps({"version": THEORY.version, "numbers": numbers}, indent=1) + "\n")

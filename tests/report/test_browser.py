@@ -1,10 +1,11 @@
 """The page in a real browser: nothing fetched, no error, charts there, and everything answers to mouse and keys."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
-from report_records import HOSTILE, big, sweep_records, write_trace
+from report_records import HOSTILE, big, of_kind, sweep_records, write_trace
 
 import normgrowth as ng
 from normgrowth.records import Block, Records
@@ -147,7 +148,7 @@ def test_tables_sort_numbers_as_numbers_and_leave_gaps_last(trace, tmp_path, ope
     values = [[1.0, 1.0, float("nan"), 1.0], [2.0, 1000.0, float("nan"), 30.0]]
     block = Block("tensor", tensors, [None] * 4, ["norm"] * 4, [0, 2000], {"norm": _array(values)})
     parts = [trace(layers=12, steps=2), Records.from_blocks("run", [block])]
-    StoredResult(Records.joined(parts), {"command": "trace"}).write(tmp_path / "x")
+    StoredResult(Records.joined(parts), of_kind("trace")).write(tmp_path / "x")
     page = open_page(report([tmp_path / "x"], tmp_path / "p.html"))
     table = page.get_by_role("region", name="Tensors")
     first = table.locator("tbody tr td:first-child")
@@ -287,7 +288,7 @@ def test_a_sweep_is_a_map_with_its_edge(tmp_path, open_page):
 
 
 def test_without_charts_the_page_has_no_library(tmp_path, open_page):
-    (tmp_path / "claims.json").write_text('{"claims": [], "errata": []}')
+    (tmp_path / "claims.json").write_text(json.dumps(of_kind("reproduction", claims=[])))
     path = report([tmp_path], tmp_path / "p.html")
     assert path.stat().st_size < 100_000
     open_page(path).get_by_role("button", name="dark").click()

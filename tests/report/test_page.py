@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_records import HOSTILE, big, sweep_records, write_trace
+from report_records import HOSTILE, big, of_kind, sweep_records, write_trace
 
 import normgrowth as ng
 from normgrowth.cli.main import main
@@ -134,7 +134,7 @@ def test_steps_beyond_float32_are_kept(trace, tmp_path):
 
 def test_single_steps_of_a_tracker_are_not_called_checkpoints(trace, tmp_path):
     """Its cosine is between the weights before and after one training step, not between measured steps."""
-    write_trace(trace(layers=2, steps=5), tmp_path / "run", {"command": "tracker"})
+    write_trace(trace(layers=2, steps=5), tmp_path / "run", {"tracked": True})
     text = report([tmp_path / "run"], tmp_path / "p.html").read_text(encoding="utf-8")
     said = " ".join(Seen(text).words)
     assert "(5 measured steps)" in said
@@ -166,7 +166,8 @@ def test_tokens_of_the_evaluation_text_are_not_tokens_of_training(trace, tmp_pat
     block = Block(
         "model", ["model"], [None], [None], steps, {q: np.array(v)[:, None] for q, v in values.items()}
     )
-    fields = {"command": "saturation", "saturation": {"text": "news.txt, through the model's tokenizer"}}
+    text = {"source": "news.txt", "sentences": 12, "tokens": 231}
+    fields = of_kind("saturation", models={"run": {"name": "run", "text": text}}, steps=steps)
     StoredResult(Records.joined([whole, Records.from_blocks("run", [block])]), fields).write(
         tmp_path / "series"
     )
@@ -208,7 +209,7 @@ def test_a_training_run_has_its_tensors_from_the_tracker(trace, tmp_path):
     tensors = Block("tensor", ["w", "b"], [0, 0], ["norm", "norm"], steps, {"norm": np.ones((6, 2))})
     write_trace(whole, tmp_path / "lab")
     tracked = StoredResult(
-        Records.joined([whole, Records.from_blocks("run", [tensors])]), {"command": "tracker"}
+        Records.joined([whole, Records.from_blocks("run", [tensors])]), of_kind("trace", tracked=True)
     )
     tracked.write(tmp_path / "lab" / "tracker")
     data = data_of(report([tmp_path / "lab"], tmp_path / "p.html").read_text(encoding="utf-8"))
@@ -221,7 +222,7 @@ def test_hostile_names_are_text(trace, tmp_path):
     tensor = Block("tensor", HOSTILE, [0] * 7, ["norm"] * 7, [0, 1], {"norm": np.ones((2, 7))})
     more = Records.from_blocks("run", [tensor])
     fields = {
-        "command": "trace",
+        **of_kind("trace"),
         "source": HOSTILE[0],
         "notes": list(HOSTILE),
         HOSTILE[1]: HOSTILE[2],
@@ -296,7 +297,7 @@ def test_gaps_single_steps_and_nothing_finite(trace, tmp_path):
     write_trace(trace(layers=2, steps=1), tmp_path / "one")
     values = np.full((3, 1), np.nan)
     block = Block("model", ["model"], [None], [None], [0, 1, 2], {"norm": values, "cosine": values})
-    StoredResult(Records.from_blocks("nan", [block]), {"command": "trace"}).write(tmp_path / "nan")
+    StoredResult(Records.from_blocks("nan", [block]), of_kind("trace")).write(tmp_path / "nan")
     for name in ("one", "nan"):
         text = report([tmp_path / name], tmp_path / "p.html", fit=True).read_text(encoding="utf-8")
         assert "NaN" not in Seen(text).scripts[0]
@@ -330,15 +331,15 @@ def test_claims_come_with_verdicts_published_apart(tmp_path):
         "where": "§3",
         "statement": "grows <b>",
         "published": "1.5",
-        "verdict": "in part",
+        "verdict": "holds in part",
         "reason": "because",
         "measured": {"factor": 1.25, "other": None},
         "rule": "factor > 1",
     }
     other = claim | {"id": "two", "verdict": "does not hold"}
-    erratum = {"id": "lemma", "kind": "erratum", "where": "A", "printed": "p", "true": "t", "measured": {}}
-    erratum |= {"fails": None, "why": "no corpus"}
-    facts = {"claims": [claim, other], "errata": [erratum], "stages": {"lab": "failed: no disk"}}
+    erratum = {"id": "lemma", "where": "A", "stated": "p", "correct": "t", "reason": "no corpus"}
+    stage = {"name": "lab", "status": "failed", "reason": "no disk"}
+    facts = of_kind("reproduction", claims=[claim, other], errata=[erratum], stages=[stage])
     (tmp_path / "claims.json").write_text(json.dumps(facts))
     text = report([tmp_path], tmp_path / "p.html").read_text(encoding="utf-8")
     assert '<td class="part">holds in part</td>' in text
@@ -425,12 +426,15 @@ def test_folders_of_one_name_lose_nothing(trace, tmp_path):
 def test_levels_of_several_networks_are_one_chart(tmp_path):
     """Also where only the scaled network was measured, as in our own records."""
     names = ["embeddings", "layer.0", "layer.1"]
-    for run, quantity in (("bert", "saturation_c1000"), ("gpt", "saturation")):
+    for run, c in (("bert", 1000.0), ("gpt", None)):
+        at = {} if c is None else {"constants": {"scale": c}}
+        values = ({"saturation": np.array([numbers])} for numbers in ([0.1, 0.2, 0.3], [0.25]))
         blocks = [
-            Block("layer", names, [None, 0, 1], [None] * 3, [0], {quantity: np.array([[0.1, 0.2, 0.3]])}),
-            Block("model", ["model"], [None], [None], [0], {quantity: np.array([[0.25]])}),
+            Block("layer", names, [None, 0, 1], [None] * 3, [0], next(values), **at),
+            Block("model", ["model"], [None], [None], [0], next(values), **at),
         ]
-        StoredResult(Records.from_blocks(run, blocks), {"command": "saturation"}).write(tmp_path / run)
+        fields = of_kind("saturation", exact=c is None, c=[] if c is None else [c])
+        StoredResult(Records.from_blocks(run, blocks), fields).write(tmp_path / run)
     text = report([tmp_path / "bert", tmp_path / "gpt"], tmp_path / "p.html").read_text(encoding="utf-8")
     data = data_of(text)
     assert [curve["label"] for curve in data["charts"]["levels"]["curves"]] == ["bert", "gpt"]
@@ -487,8 +491,9 @@ def test_encoder_and_decoder_do_not_look_alike(trace, tmp_path):
         {"findings": [{"step": 1}]},
         {"best_step": None},
         {"stage": "lab", "heads": ["run, heads"]},
-        {"command": "sweep"},
-        {"command": "scaling", "runs": {"run": {}}},
+        {"kind": "sweep"},
+        {"kind": "scaling", "networks": {"run": {}}},
+        {"schema": 1},
     ],
     ids=str,
 )
@@ -506,14 +511,12 @@ def test_ids_are_told_apart_when_everything_is_there(trace, tmp_path):
     steps = [0, 10]
     level = {name: np.array([[0.1], [0.2]]) for name in ("saturation", "saturation_others", "dev_loss")}
     run = Records.from_blocks("run", [Block("model", ["model"], [None], [None], steps, level)])
-    StoredResult(Records.joined([trace(layers=2, steps=2), run]), {"command": "trace"}).write(
-        tmp_path / "run"
-    )
+    StoredResult(Records.joined([trace(layers=2, steps=2), run]), of_kind("trace")).write(tmp_path / "run")
     sweep_records().write(tmp_path / "one")
     sweep_records().write(tmp_path / "two")
     for name in ("p", "q"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "claims.json").write_text('{"claims": [], "errata": []}')
+        (tmp_path / name / "claims.json").write_text(json.dumps(of_kind("reproduction", claims=[])))
     folders = [tmp_path / name for name in ("p", "q", "run", "one", "two")]
     seen = Seen(report(folders, tmp_path / "p.html").read_text(encoding="utf-8"))
     assert len(seen.ids) == len(set(seen.ids))
@@ -528,7 +531,7 @@ def test_a_role_has_one_color_in_all_runs(tmp_path):
             Block("role", names, [None] * len(names), names, [0, 10], {"norm": values}),
             Block("model", ["model"], [None], [None], [0, 10], {"norm": values[:, :1]}),
         ]
-        StoredResult(Records.from_blocks(run, blocks), {"command": "trace"}).write(tmp_path / run)
+        StoredResult(Records.from_blocks(run, blocks), of_kind("trace")).write(tmp_path / run)
     text = report([tmp_path / "a", tmp_path / "b"], tmp_path / "p.html").read_text(encoding="utf-8")
     curves = {curve["label"]: curve for curve in data_of(text)["charts"]["roles"]["curves"]}
     for role in ("norm layers", "feedforward"):

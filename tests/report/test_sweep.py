@@ -59,7 +59,7 @@ def test_a_norm_that_stays_is_no_norm_that_falls():
 
 
 def test_cells_over_their_time_are_said():
-    found = small_sweep(cell={"timed_out": [1.0, 1.0] + [0.0] * 10}, limit=2.5)
+    found = small_sweep(cell={"timed_out": [1.0, 1.0] + [0.0] * 10}, time_limit=2.5)
     assert numbers(sentences(found)[1]) == ["2.5", "2"]
 
 

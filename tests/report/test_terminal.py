@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_records import known_trace, replaced
+from report_records import known_trace, of_kind, replaced
 from rich.console import Console
 
 from normgrowth.checkpoints.parameters.parameter_list import Parameter, Parameters
@@ -347,7 +347,7 @@ def test_compare_of_what_has_no_norms_is_refused(trace):
 
 def test_a_comparison_is_saved_and_loaded(tmp_path):
     for name, records in (("a", known_trace()), ("b", known_trace(scale=2.0))):
-        StoredResult(records, {"source": "somewhere"}).write(tmp_path / name)
+        StoredResult(records, of_kind("trace", source="somewhere")).write(tmp_path / name)
     found = compare(tmp_path / "a", str(tmp_path / "b"))
     again = load(found.save(tmp_path / "compared"))
     assert isinstance(again, Comparison)

@@ -32,7 +32,7 @@ def records():
     model = {"norm": np.array([[5.0], [5.5], [6.0]]), "relative_step": np.array([[0.01], [0.02], [0.03]])}
     layers = Block("layer", ["layer.0", "layer.[red]1"], [0, 1], [None, None], steps, values)
     blocks = [layers, Block("model", ["model"], [None], [None], steps, model)]
-    fields = {"command": "tracker", "notes": ["resumed at step 5"]}
+    fields = {"notes": ["resumed at step 5"]}
     return Trace.from_stored(StoredResult(Records.from_blocks("run", blocks), fields))
 
 

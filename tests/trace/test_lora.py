@@ -157,7 +157,7 @@ def test_what_was_measured_stays_when_checkpoints_are_gone(tmp_path):
 
 
 def test_folders_without_updates_get_them(tmp_path):
-    """As an earlier version wrote them: the sums of each step are there, the updates are not."""
+    """The sums of each step are there, the updates are not."""
     series = write(tmp_path / "run", {step: factors(step) for step in (1, 2)})
     whole = normgrowth.trace(series, tmp_path / "out", lint=False)
     store = Store(tmp_path / "out")

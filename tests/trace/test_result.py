@@ -60,22 +60,21 @@ def test_it_prints_and_draws_itself(traced):
     assert json.loads(json.dumps(traced.to_json()))["kind"] == "trace"
 
 
-def test_records_of_earlier_versions_and_of_other_commands(traced):
+def test_fields_are_typed_and_those_of_other_commands_are_left_out(traced):
     fields = {
-        "command": "trace",
+        "kind": "trace",
         "source": "x",
         "selection": {"include": "all"},
         "findings": [
             {"step": 1, "name": "w", "kind": "stale", "why": "y", "label": "f", "severity": "fault"}
         ],
-        "versions": {"normgrowth": "0.1", "numpy": "2"},
-        "time": "2026-01-01T00:00:00Z",
+        "provenance": {"version": "0.1", "created": "2026-01-01T00:00:00Z"},
     }
     found = Trace.from_stored(StoredResult(traced.records, fields))
     assert found.findings == (Finding(1, "w", "stale", "y", "f"),)
     assert found.selection == Selection("all")
     assert (found.provenance.version, found.provenance.created) == ("0.1", "2026-01-01T00:00:00Z")
     assert (found.run, found.steps) == ("mine", traced.steps)
-    trained = Trace.from_stored(StoredResult(traced.records, {"command": "train", "steps": 400}))
+    trained = Trace.from_stored(StoredResult(traced.records, {"kind": "run", "steps": 400}))
     assert trained.tracked
     assert trained.steps == traced.steps

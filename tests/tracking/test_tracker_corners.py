@@ -404,7 +404,3 @@ def test_watch_says_what_is_wrong_with_a_log(tmp_path, capsys):
     (tmp_path / "steps" / "part-000.arrows").write_text("something else")
     assert main(["watch", str(tmp_path), "--once"]) == 2
     assert "part-000.arrows: not readable as an Arrow stream" in capsys.readouterr().err
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "journal").write_text("something else")
-    assert main(["watch", str(tmp_path / "old"), "--once"]) == 2
-    assert "journal: not readable as JSON" in capsys.readouterr().err

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 import warnings
-import zlib
 from dataclasses import asdict
+from importlib.metadata import version
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +23,17 @@ from tracking.tiny_training import backward, row_of, tiny
 
 import normgrowth
 from normgrowth import InputError, Records, SeriesWarning, trace
-from normgrowth.errors import FolderLocked, FolderMismatch
+from normgrowth.errors import FolderLocked, FolderMismatch, SchemaError
+from normgrowth.results import Provenance
 from normgrowth.serialization.checksums import seal_json
+from normgrowth.serialization.record_schema import SCHEMA
 from normgrowth.stored_result import StoredResult
 from normgrowth.tracking.log import step_log
+from normgrowth.tracking.log.arrow_messages import batch_message, schema_message
 from normgrowth.tracking.log.log_reader import encoded_parts
-from normgrowth.tracking.log.step_file import header_length
-from normgrowth.tracking.log.step_records import STATE
+from normgrowth.tracking.log.step_file import KEY, header_length
 from normgrowth.tracking.tracker import NormTracker
+from normgrowth.workspace import Workspace, read_json_object, write_json
 
 
 def start(seed=0):
@@ -74,9 +77,43 @@ def test_the_folder_has_what_memory_has_at_any_time(tmp_path, monkeypatch, large
     assert_equal(Records.read(tmp_path / "run"), whole_run())
     assert_equal(tracker.trace.records, whole_run())
     assert normgrowth.load(tmp_path / "run").to_json() == tracker.trace.to_json()
-    assert StoredResult.read(tmp_path / "run").fields["command"] == "tracker"
+    fields = StoredResult.read(tmp_path / "run").fields
+    assert (fields["kind"], fields["schema"], fields["tracked"]) == ("trace", SCHEMA, True)
+    assert Provenance(**fields["provenance"]).version == version("normgrowth")
+    assert not {"command", "made_by", "versions", "time"} & set(fields)
     names = [path.name for path in (tmp_path / "run").iterdir()]
-    assert sorted(names) == [".lock", *(["records.json", "records.parquet"] if largest else []), "steps"]
+    exported = ["records.json", "records.parquet"] if largest else []
+    assert sorted(names) == [".lock", *exported, "request.json", "steps"]
+    request = read_json_object(tmp_path / "run" / "request.json")
+    assert (request["kind"], request["request"]["include"]) == ("tracker", "blocks")
+
+
+def test_the_records_of_a_closed_tracker_are_a_stored_trace(tmp_path):
+    """The files alone, without the log: an ordinary result."""
+    model, optimizer = start()
+    with NormTracker(model, optimizer, every=1, out=tmp_path / "run") as tracker:
+        train(model, optimizer, range(1, 4))
+    measured = tracker.trace
+    shutil.rmtree(tmp_path / "run" / "steps")
+    found = normgrowth.load(tmp_path / "run")
+    assert isinstance(found, normgrowth.Trace)
+    assert found.steps == (0, 1, 2, 3)
+    assert found.to_json() == measured.to_json()
+    content = (tmp_path / "run" / "records.json").read_bytes()
+    assert b"made_by" not in content
+    assert b"command" not in content
+
+
+def test_a_folder_of_a_tracker_belongs_to_it(tmp_path):
+    model, optimizer = start()
+    with NormTracker(model, optimizer, every=1, out=tmp_path):
+        train(model, optimizer, [1])
+    with pytest.raises(FolderMismatch, match=r"'tracker'.*'heads'"), Workspace.open(tmp_path, "heads", {}):
+        pass
+    for name in ("trace", "run"):
+        write_json(tmp_path / "request.json", {"kind": name, "request": {}, "facts": {}})
+        with pytest.raises(FolderMismatch, match="choose another folder"):
+            NormTracker(model, optimizer, out=tmp_path, resume_step=0)
 
 
 def test_a_part_is_an_arrow_stream(tmp_path):
@@ -202,7 +239,7 @@ def test_records_are_not_overwritten_by_chance(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trace(tmp_path / "step-1.safetensors", tmp_path / "traced", include="all")
-    with pytest.raises(InputError, match="contains records of trace"):
+    with pytest.raises(InputError, match="holds the result of 'trace'"):
         NormTracker(model, optimizer, out=tmp_path / "traced", resume_step=0)
     with pytest.raises(InputError, match="out must not be an empty string"):
         NormTracker(model, optimizer, out="")
@@ -315,39 +352,38 @@ def test_a_flipped_bit_in_a_log_is_noticed(tmp_path):
     assert_equal(Records.read(tmp_path), whole)
 
 
-def as_earlier_version(folder, records, journal_steps):
-    """The files that normgrowth 0.x wrote: records up to a step, and a journal with the steps after it."""
-    (part,) = encoded_parts(folder)
-    steps = part.read()
-    shutil.rmtree(folder / "steps")
-    columns = steps.layout.shape[1] - len(STATE)
-    layout = {key: value for key, value in asdict(steps.layout).items() if key != "of_run"}
-    made_by = {**steps.fields, "notes": ["a note"]}
-    header = json.dumps(seal_json({"layout": layout, "made_by": made_by, "step_checksums": True})).encode()
-    blocks = [
-        np.int64(step).tobytes() + np.ascontiguousarray(rows[:, :columns]).tobytes()
-        for step, rows in zip(steps.steps, steps.rows, strict=True)
-        if step in journal_steps
-    ]
-    sealed = [block + np.int64(zlib.crc32(block)).tobytes() for block in blocks]
-    (folder / "journal").write_bytes(header + b"\n" + b"".join(sealed))
-    kept = records.table.filter(records.table["step"].to_numpy() < min(journal_steps))
-    StoredResult(Records(kept), made_by).write(folder)
+def test_a_log_of_an_earlier_version_is_refused(tmp_path):
+    """It has no request.json, and its header no kind and no schema."""
+    model, optimizer = start()
+    with NormTracker(model, optimizer, every=1, out=tmp_path) as tracker:
+        train(model, optimizer, [1, 2])
+    path = tmp_path / "steps" / "part-000.arrows"
+    values = tracker._layout.shape[0] * tracker._layout.shape[1]
+    header = {"layout": asdict(tracker._layout), "made_by": {"command": "tracker"}, "from_step": -1}
+    header |= {"step_bytes": len(batch_message(values)) + 8 * (values + 2)}
+    path.write_bytes(schema_message(values, {KEY.decode(): json.dumps(seal_json(header))}))
+    for name in ("request.json", "records.json", "records.parquet"):
+        (tmp_path / name).unlink()
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with pytest.raises(SchemaError, match=r"part-000.arrows: schema: missing") as caught:
+        normgrowth.load(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+    for step in (None, 0, 2):
+        with pytest.raises(FolderMismatch, match="earlier version; choose another folder"):
+            NormTracker(model, optimizer, out=tmp_path, resume_step=step)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
-def test_a_folder_of_an_earlier_version_is_read_and_resumed(tmp_path):
+def test_a_run_is_resumed_several_times_and_back(tmp_path):
     model, optimizer = start()
     with NormTracker(model, optimizer, every=1, out=tmp_path, run="run") as tracker:
         train(model, optimizer, range(1, 6))
-    as_earlier_version(tmp_path, tracker.trace.records, {4, 5})
-    assert_equal(Records.read(tmp_path), whole_run(5))
-    assert StoredResult.read(tmp_path).fields["notes"] == ["a note"]
     with pytest.raises(InputError, match="up to step 5; pass resume_step="):
         NormTracker(model, optimizer, out=tmp_path)
     with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=5) as tracker:
         train(model, optimizer, range(6, 9))
     assert_equal(Records.read(tmp_path), whole_run(8))
-    assert StoredResult.read(tmp_path).fields["notes"] == ["a note", "resumed at step 5"]
+    assert StoredResult.read(tmp_path).fields["notes"] == ["resumed at step 5"]
     with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=8):
         before = sorted((tmp_path / "steps").iterdir())
     assert sorted((tmp_path / "steps").iterdir()) == before  # nothing was measured
@@ -399,7 +435,7 @@ def test_a_log_never_grows_in_memory_and_is_never_rewritten(tmp_path):
         kept = content
     assert len(set(sizes[1:])) == 1
     assert not tracker._log._files.queued()
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "notes.jsonl", "steps"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "notes.jsonl", "request.json", "steps"]
     tracker.close()
     assert StoredResult.read(tmp_path).fields["notes"] == ["a remark"] * 5
 

@@ -17,7 +17,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from normgrowth.errors import InputError, is_mistake
-from normgrowth.lab.settings import DEFAULTS, TrainSettings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.network.models.encoder_folder import write
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.serialization.checksums import JsonObject
@@ -44,9 +44,7 @@ def open_run(
         if is_main():
             request = {**settings.request(), **facts}
             try:
-                stack.enter_context(
-                    Workspace.open(out, "run", request, overwrite=overwrite, defaults=DEFAULTS)
-                )
+                stack.enter_context(Workspace.open(out, "run", request, overwrite=overwrite))
             except InputError as error:
                 problem = error
         if (said := of_main(None if problem is None else str(problem))) is not None:

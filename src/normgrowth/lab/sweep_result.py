@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from math import nan
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.results import Result
-from normgrowth.stored_result import StoredResult
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,3 @@ class Sweep(Result):
             for x, (value, below, above, once, *shares) in zip(self.x.values, columns, strict=True)
         ]
         return tuple(found) if rows else ()
-
-    @classmethod
-    def from_stored(cls, stored: StoredResult) -> Self:
-        """Return the stored sweep; earlier versions named two of its fields otherwise."""
-        earlier = {"limit": "time_limit", "together": "stack_size"}
-        fields = {earlier.get(name, name): value for name, value in stored.fields.items()}
-        return super().from_stored(StoredResult(stored.records, fields))

@@ -43,29 +43,6 @@ class ModelInfo:
     text: TextInfo = TextInfo()
 
 
-def from_sidecar(run: str, content: Mapping[str, Any], sizes: Mapping[str, float]) -> dict[str, Any]:
-    """The fields of a `ModelInfo` from the JSON of earlier versions. sizes: quantities of the model."""
-    ids = {"tokenizer": True, "order of appearance": False}
-    text = {
-        "source": content.get("text") or "",
-        "tokenized": ids.get(str(content.get("token_ids"))),
-        "unknown_share": content.get("unknown_share"),
-        **{
-            name: int(sizes[quantity])
-            for name in ("sentences", "tokens")
-            for quantity in (name, f"evaluation_{name}")
-            if quantity in sizes
-        },
-    }
-    return {
-        "name": content.get("source") or run,
-        "architecture": content.get("architecture") or "",
-        "dtype": content.get("dtype") or "",
-        "random_weights": bool(content.get("random_weights")),
-        "text": text,
-    }
-
-
 def measure_each(
     model: Any,
     measure: Callable[[Any, str], R],

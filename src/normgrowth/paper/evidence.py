@@ -1,4 +1,4 @@
-"""The results of the stages as typed values. Only this module knows the layout of their records.
+"""The results of the stages, by which claims are judged.
 
     evidence.theory.table1["paper's encoder"].measured
     evidence.language_models.where(leaking=False, optimizer="adamw")[0].first_and_last("norm")
@@ -11,28 +11,35 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError
-from normgrowth.lab.run import CorpusSummary
-from normgrowth.lab.settings import DECAY
+from normgrowth.lab.run import Run
+from normgrowth.lab.sweep_result import Sweep
 from normgrowth.network.behavior.result import Behavior, NetworkBehavior
 from normgrowth.network.heads.result import Heads
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.t5_series import PublishedT5, T5Series
 from normgrowth.records import Records
+from normgrowth.results import Result, load
 from normgrowth.schedules import Schedule
-from normgrowth.serialization.json_types import converted
-from normgrowth.stored_result import StoredResult
+from normgrowth.serialization.json_types import read_json
+from normgrowth.stored_result import StoredResult, has_records
 from normgrowth.trace.result import Trace
+from normgrowth.workspace import write_json
 
 if TYPE_CHECKING:
     from normgrowth.network.scaling.result import Scaling
 
 Floats = NDArray[np.float64]
+R = TypeVar("R")
+TABLE = "theory.json"  # the numbers of the stage `theory`
+TRAINED = "models.json"  # the names of the trained models, in their order
+MODELS = "models"  # folder of the trained models, each in a folder of its name
+PARTS = ("trace", "heads", "behavior")  # subfolders of a model, which has its run
 
 
 class MissingEvidence(InputError):
@@ -47,19 +54,19 @@ class MissingEvidence(InputError):
 class Evidence:
     """The results that claims are judged by.
 
-    stored: the result of each stage. failed: why a stage has no result. t5: the series of Figures 1 and 5.
+    results: the result of each stage. failed: why a stage has no result. t5: the series of Figures 1 and 5.
     """
 
-    stored: Mapping[str, StoredResult] = field(default_factory=dict)
+    results: "Mapping[str, StageResult]" = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     t5: T5Series = field(default_factory=PublishedT5)
 
     def has(self, *stages: str) -> bool:
-        return all(stage in self.stored for stage in stages)
+        return all(stage in self.results for stage in stages)
 
     def described(self, stage: str) -> str:
         """A short description of what a stage measured: the data of a verdict."""
-        if stage not in self.stored:
+        if stage not in self.results:
             return f"{stage}: {self.failed.get(stage, 'not run')}"
         if stage == "theory":
             return "small networks with known answers, run here in float64"
@@ -71,20 +78,24 @@ class Evidence:
             return f"a grid with {len(self.decay.learning_rates)} learning rates, trained here"
         return self.language_models.described()
 
-    def stored_of(self, stage: str) -> StoredResult:
-        if stage not in self.stored:
+    def of_stage(self, stage: str, kind: type[R]) -> R:
+        """The result of a stage, which is of this type."""
+        if stage not in self.results:
             raise MissingEvidence(stage, self.failed.get(stage, "it was not run"))
-        return self.stored[stage]
+        found = self.results[stage]
+        if not isinstance(found, kind):
+            raise MissingEvidence(stage, f"expected {kind.__name__}, got {type(found).__name__}")
+        return found
 
     @cached_property
     def theory(self) -> "Theory":
-        return Theory.read(self.stored_of("theory").records)
+        return self.of_stage("theory", Theory)
 
     @cached_property
     def scaling(self) -> "Scaling":
         from normgrowth.network.scaling.result import Scaling
 
-        return Scaling.from_stored(self.stored_of("scaling"))
+        return self.of_stage("scaling", Scaling)
 
     def curve(self, kind: str, bias: bool) -> "Curve":
         """The mean curve of one kind of network in the stage `scaling`."""
@@ -94,24 +105,26 @@ class Evidence:
         return curves[kind, bias]
 
     @cached_property
+    def saturation(self) -> Saturation:
+        return self.of_stage("pretrained", Saturation)
+
+    @cached_property
     def pretrained(self) -> "dict[str, Levels]":
-        return _levels(self.stored_of("pretrained").records)
+        return _levels(self.saturation.records)
 
     @cached_property
     def sentences_read(self) -> str:
         """The name of the text in the stage `pretrained`."""
-        from normgrowth.network.saturation.result import Saturation
-
-        known = Saturation.from_stored(self.stored_of("pretrained")).models.values()
+        known = self.saturation.models.values()
         return ", ".join(dict.fromkeys(Path(one.text.source.partition(",")[0]).name for one in known))
 
     @cached_property
     def language_models(self) -> "TrainedModels":
-        return TrainedModels.read(self.stored_of("language_models"))
+        return self.of_stage("language_models", TrainedModels)
 
     @cached_property
     def decay(self) -> "DecayEdges":
-        return DecayEdges.read(self.stored_of("decay").records)
+        return DecayEdges.read(self.of_stage("decay", Sweep).records)
 
 
 # theory ------------------------------------------------------------------------------------------------
@@ -119,19 +132,22 @@ class Evidence:
 
 @dataclass(frozen=True)
 class ComponentDegree:
-    """The degree of a component. printed: in the paper, or NaN. measured: the slope of log‖f(cθ)‖. gradient: the slope
-    of its gradient, or NaN.
+    """The degree of a component. printed: in the paper. measured: the slope of log‖f(cθ)‖. gradient: the slope of its
+    gradient. euler: θ·∇f / (k·f) − 1. NaN: undefined.
     """
 
     printed: float
     computed: float
     measured: float
-    gradient: float
+    gradient: float = nan
+    euler: float = nan
 
 
 @dataclass(frozen=True)
 class DistanceFromLimit:
-    """The distance of a network from its limit. away: ‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴."""
+    """The distance of a network from its limit at c = 10⁴. away: ‖f(cθ)/cᵏ − limit‖ / ‖limit‖. cosine: the mean over
+    tokens.
+    """
 
     degree: float
     away: float
@@ -156,11 +172,14 @@ class Vanishing:
 
 @dataclass(frozen=True)
 class ConstructionErrors:
-    """Numbers of strings. wrong: misjudged by the saturated network; wrong_soft: by the network with large weights."""
+    """Numbers of strings. wrong: misjudged by the saturated network; wrong_soft: by the network with scale times its
+    weights.
+    """
 
     strings: float
     wrong: float
     wrong_soft: float
+    scale: float
 
 
 class Table1(dict[str, ComponentDegree]):
@@ -172,48 +191,25 @@ class Table1(dict[str, ComponentDegree]):
 
 @dataclass(frozen=True)
 class Theory:
-    table1: Table1
+    """The numbers of the stage `theory`: components of Table 1, networks and languages by name."""
+
+    components: dict[str, ComponentDegree]
     limits: dict[str, DistanceFromLimit]
     tie: TieWeights
     vanishing: Vanishing
     constructions: dict[str, ConstructionErrors]
 
+    @property
+    def table1(self) -> Table1:
+        return Table1(self.components)
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / TABLE, asdict(self))
+
     @staticmethod
-    def read(records: Records) -> "Theory":
-        runs: dict[str, dict[str, float]] = {}
-        for row in records.where(level="model").table.to_pylist():
-            runs.setdefault(row["run"], {})[row["quantity"]] = row["value"]
-
-        def of(prefix: str) -> dict[str, dict[str, float]]:
-            return {run.removeprefix(prefix): known for run, known in runs.items() if run.startswith(prefix)}
-
-        try:
-            return Theory(
-                table1=Table1(
-                    (
-                        name,
-                        ComponentDegree(
-                            one.get("printed", nan),
-                            one.get("degree", nan),
-                            one.get("degree_measured", nan),
-                            one.get("gradient_degree", nan),
-                        ),
-                    )
-                    for name, one in of("table1: ").items()
-                ),
-                limits={
-                    name: DistanceFromLimit(one["degree"], one["away"], one["cosine"])
-                    for name, one in of("limit: ").items()
-                },
-                tie=TieWeights(**runs["tie"]),
-                vanishing=Vanishing(**runs["vanishing"]),
-                constructions={
-                    name: ConstructionErrors(one["strings"], one["wrong"], one["wrong_soft"])
-                    for name, one in of("construction: ").items()
-                },
-            )
-        except (KeyError, TypeError) as error:
-            raise MissingEvidence("theory", f"its records lack {error}") from error
+    def read(folder: Path) -> "Theory":
+        return read_json(folder / TABLE, Theory)
 
 
 # scaling -----------------------------------------------------------------------------------------------
@@ -261,94 +257,78 @@ def _levels(records: Records) -> dict[str, Levels]:
 
 
 @dataclass(frozen=True)
-class ModelSettings:
-    """The settings by which claims distinguish language models; include: which parameters norms count."""
-
-    kind: str
-    optimizer: str
-    leaking: bool
-    corpus: str
-    seed: int
-    schedule: str = "constant"
-    lr: float | None = None
-    warmup: int = 0
-    hold: int = 0
-    weight_decay: float | None = None
-    include: str | None = None
-    layers: int | None = None
-    width: int | None = None
-    batch: int | None = None
-    epochs_trained: float | None = None  # passes over the training part, computed from the number of steps
-
-    @property
-    def rate(self) -> Schedule | None:
-        """The learning rates; None if they are unknown, or depend on the number of steps."""
-        if self.lr is None or self.schedule not in ("constant", "inverse_sqrt"):
-            return None
-        return Schedule(self.schedule, self.lr, warmup=self.warmup, hold=self.hold)
-
-    @property
-    def decay(self) -> float:
-        return DECAY.get(self.optimizer, 0.0) if self.weight_decay is None else self.weight_decay
-
-
-@dataclass(frozen=True)
-class HeadFields:
-    """What the stage keeps of the heads of a model in addition to their records."""
-
-    window: int | None = None
-    tolerance: float | None = None
-    thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
-    kinds: dict[str, str] = field(default_factory=dict)
-    saturated_kinds: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ModelFields:
-    """The fields of the result of one model."""
-
-    settings: ModelSettings
-    corpus: CorpusSummary
-    heads: HeadFields = HeadFields()
-    steps: int | None = None
-
-
-@dataclass(frozen=True)
-class LanguageModelFields:
-    """The fields of the stage's result: models and heads by name of the model, corpora by name of the corpus."""
-
-    models: dict[str, ModelSettings]
-    heads: dict[str, HeadFields] = field(default_factory=dict)
-    corpora: dict[str, CorpusSummary] = field(default_factory=dict)
-    selection: Selection | None = None
-
-
-@dataclass(frozen=True)
 class TrainedModel:
-    """One language model. frequency_loss: the loss of word frequencies on its development part, NaN if unknown.
-
-    layers, width, epochs: its size and the length of its training; None in records of earlier versions. rate: its
-    learning rates, None if they are unknown.
+    """One language model. run: its evaluations and what its tracker measured. trace, heads: of its checkpoints.
+    behavior: of its last checkpoint; None: not measured.
     """
 
     name: str
-    kind: str
-    optimizer: str
-    leaking: bool
-    corpus: str
-    seed: int
-    schedule: str
-    frequency_loss: float
-    layers: int | None
-    width: int | None
-    epochs: float | None
-    rate: Schedule | None
-    weight_decay: float
-    measured: Records  # evaluations and tracker
-    trace: Trace  # of its checkpoints
-    heads: Heads  # of its checkpoints
-    behavior: Behavior  # of its last checkpoint; without records in results of earlier versions
+    run: Run
+    trace: Trace
+    heads: Heads
+    behavior: Behavior | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write the run into the folder, and the other results into subfolders."""
+        self.run.write(folder)
+        for name in PARTS:
+            if (part := getattr(self, name)) is not None:
+                part.write(folder / name)
+
+    @staticmethod
+    def read(folder: Path) -> "TrainedModel":
+        parts: dict[str, Any] = {name: load(folder / name) for name in PARTS if has_records(folder / name)}
+        return TrainedModel(folder.name, Run.from_stored(StoredResult.read(folder)), **parts)
+
+    @property
+    def kind(self) -> str:
+        return self.run.settings.kind
+
+    @property
+    def optimizer(self) -> str:
+        return self.run.settings.optimizer
+
+    @property
+    def leaking(self) -> bool:
+        return self.run.settings.leaking
+
+    @property
+    def corpus(self) -> str:
+        return self.run.settings.corpus
+
+    @property
+    def seed(self) -> int:
+        return self.run.settings.seed
+
+    @property
+    def schedule(self) -> str:
+        return self.run.settings.schedule
+
+    @property
+    def layers(self) -> int:
+        return self.run.settings.layers
+
+    @property
+    def rate(self) -> Schedule:
+        return self.run.settings.rate(self.run.steps)
+
+    @property
+    def weight_decay(self) -> float:
+        return self.run.settings.decay
+
+    @property
+    def frequency_loss(self) -> float:
+        """The loss of word frequencies on its development part; NaN if unknown."""
+        return self.run.corpus.frequency_loss
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the training part."""
+        return self.run.steps * self.run.settings.batch / self.run.corpus.sentences["train"]
+
+    @property
+    def measured(self) -> Records:
+        return self.run.records
 
     def first_and_last(self, quantity: str) -> tuple[float, float]:
         try:
@@ -389,7 +369,8 @@ class TrainedModel:
 
     def predictions(self, network: str) -> NetworkBehavior:
         """The predictions of the last checkpoint as a "soft" or "saturated" network."""
-        found = [one for one in self.behavior.networks if one.network == network]
+        known = self.behavior.networks if self.behavior else []
+        found = [one for one in known if one.network == network]
         if not found:
             raise MissingEvidence(
                 "language_models", f"{self.name} has no predictions of the {network} network"
@@ -408,7 +389,6 @@ class TrainedModel:
 @dataclass(frozen=True)
 class TrainedModels:
     models: tuple[TrainedModel, ...]
-    selection: Selection | None = None  # the parameters that norms count
 
     def __iter__(self) -> Iterator[TrainedModel]:
         return iter(self.models)
@@ -416,14 +396,12 @@ class TrainedModels:
     def described(self) -> str:
         """The number of models, their sizes and their training, in words."""
         corpora = " and ".join(dict.fromkeys(one.corpus for one in self.models))
-        sizes = dict.fromkeys((one.layers, one.width) for one in self.models if one.layers is not None)
-        shapes = (
-            f" with {' or '.join(f'{layers} layers of {width}' for layers, width in sizes)}" if sizes else ""
-        )
-        epochs = sorted(one.epochs for one in self.models if one.epochs is not None)
-        times = dict.fromkeys(f"{one:.2g}" for one in (*epochs[:1], *epochs[-1:]))
-        trained = f" ({' to '.join(times)} {'epoch' if [*times] == ['1'] else 'epochs'})" if epochs else ""
-        return f"{len(self.models)} language models{shapes} trained here on {corpora}{trained}"
+        sizes = dict.fromkeys((one.layers, one.run.settings.width) for one in self.models)
+        shapes = " or ".join(f"{layers} layers of {width}" for layers, width in sizes)
+        epochs = sorted(one.epochs for one in self.models)
+        times = dict.fromkeys(f"{one:.2g}" for one in (epochs[0], epochs[-1]))
+        trained = f"{' to '.join(times)} {'epoch' if [*times] == ['1'] else 'epochs'}"
+        return f"{len(self.models)} language models with {shapes} trained here on {corpora} ({trained})"
 
     def where(self, **choices: Any) -> list[TrainedModel]:
         """The models with these values: leaking=False, optimizer="adamw", kind, corpus, seed."""
@@ -434,40 +412,15 @@ class TrainedModels:
             raise MissingEvidence("language_models", f"no model was trained with {choices}")
         return found
 
+    def write(self, folder: Path) -> None:
+        for model in self.models:
+            model.write(folder / MODELS / model.name)
+        write_json(folder / TRAINED, {"models": [model.name for model in self.models]})
+
     @staticmethod
-    def read(stored: StoredResult) -> "TrainedModels":
-        records = stored.records
-        given = stored.fields.get("selection")
-        known = {
-            **stored.fields,
-            "selection": given if isinstance(given, dict) and given.get("include") else None,
-        }
-        fields = converted(known, LanguageModelFields, "the stage language_models")
-        found = []
-        for name, settings in fields.models.items():
-            run = f"{name}, heads"
-            heads = {"command": "heads", "runs": {run: asdict(fields.heads.get(name, HeadFields()))}}
-            corpus = fields.corpora.get(settings.corpus)
-            found.append(
-                TrainedModel(
-                    name=name,
-                    **{
-                        key: getattr(settings, key)
-                        for key in ("kind", "optimizer", "leaking", "corpus", "seed", "schedule")
-                    },
-                    layers=settings.layers,
-                    width=settings.width,
-                    epochs=settings.epochs_trained,
-                    rate=settings.rate,
-                    weight_decay=settings.decay,
-                    frequency_loss=corpus.frequency_loss if corpus else nan,
-                    measured=records.where(run=name),
-                    trace=Trace(records=records.where(run=f"{name}, checkpoints"), source=name),
-                    heads=Heads.from_stored(StoredResult(records.where(run=run), heads)),
-                    behavior=Behavior(records=records.where(run=f"{name}, behavior"), source=name),
-                )
-            )
-        return TrainedModels(tuple(found), fields.selection)
+    def read(folder: Path) -> "TrainedModels":
+        names = read_json(folder / TRAINED, dict[str, list[str]])["models"]
+        return TrainedModels(tuple(TrainedModel.read(folder / MODELS / name) for name in names))
 
 
 # decay -------------------------------------------------------------------------------------------------
@@ -487,3 +440,6 @@ class DecayEdges:
             return records.where(level="column", quantity=quantity).table["value"].to_numpy()
 
         return DecayEdges(column("lr"), column("edge"), column("edge_predicted"))
+
+
+StageResult: TypeAlias = Result | Theory | TrainedModels

@@ -19,7 +19,10 @@ from normgrowth.serialization.json_types import read_json
 from normgrowth.workspace import write_json
 
 FINISHED = "finished.json"
-OUTPUT = ("claims.json", "report.html", "figures/*", "stages/*/records.*", "stages/*/stage.json")
+OUTPUT = (
+    *("claims.json", "report.html", "figures/*", "stages/*/*.json", "stages/*/records.parquet"),
+    *("stages/*/models/*/records.*", "stages/*/models/*/*/records.*"),
+)
 CODE = (".py", ".csv", ".tsv", ".css", ".js")
 LIBRARIES = ("matplotlib", "numpy", "pyarrow", "scipy")  # that judge and draw
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.evidence import Evidence
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import figure2
@@ -81,7 +80,7 @@ def _heads(evidence: Evidence) -> "Figure | None":
 
 
 def _saturation(evidence: Evidence, *, as_published: bool) -> "Figure | None":
-    result = Saturation.from_stored(evidence.stored_of("pretrained"))
+    result = evidence.saturation
     runs = [run for run in result.models if run.endswith(AS_PUBLISHED) == as_published]
     if not runs:
         return None
@@ -135,7 +134,7 @@ FIGURES: dict[str, PaperFigure] = {
             "fig6",
             "Where the norm grows, over learning rate and weight decay",
             ("decay",),
-            lambda evidence: phase(Sweep.from_stored(evidence.stored_of("decay"))),
+            lambda evidence: phase(evidence.of_stage("decay", Sweep)),
         ),
     )
 }

@@ -2,33 +2,28 @@
 
 reproduction = ng.reproduce(only=["norm-sqrt"])
 reproduction["norm-sqrt"].verdict
-ng.load("reproduction")          # from claims.json, also of earlier versions
+ng.load("reproduction")          # from claims.json
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NotRequired, Self, TypedDict
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.results import CLAIMS, Result
-from normgrowth.serialization.json_types import converted, read_json
-from normgrowth.serialization.record_schema import refuse_newer
+from normgrowth.serialization.json_types import read_json
+from normgrowth.serialization.record_schema import refuse_other_schemas
 from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line
 from normgrowth.workspace import Workspace, replacing
 
 Verdict = Literal["holds", "holds in part", "does not hold", "not shown", "not measured here"]
-EARLIER_VERDICTS: Mapping[str, Verdict] = {  # verdict of an earlier version -> verdict
-    "in part": "holds in part",
-    "undecided": "not shown",
-    "needs weights that are not here": "not measured here",
-}
 Numbers = dict[str, float | None]  # by label; None: not finite
 ADVICE = "run `normgrowth reproduce` again"
 
@@ -99,15 +94,6 @@ class TableRow:
     measured: float | None
 
 
-class ClaimsFile(TypedDict):
-    """The fields of claims.json that every version has."""
-
-    claims: list[dict[str, Any]]
-    errata: NotRequired[list[dict[str, Any]]]
-    stages: NotRequired[dict[str, Any] | list[dict[str, Any]]]
-    versions: NotRequired[dict[str, Any]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reproduction(Result):
     """The claims of the paper with verdicts. The records have a row for each measured number."""
@@ -166,18 +152,10 @@ class Reproduction(Result):
 
     @classmethod
     def read(cls, folder: Path | str) -> Self:
-        """The reproduction in the folder's claims.json, also of earlier versions."""
+        """The reproduction in the folder's claims.json."""
         path = Path(folder) / CLAIMS
         content: dict[str, Any] = read_json(path, dict, advice=ADVICE)
-        converted(content, ClaimsFile, path, advice=ADVICE)
-        refuse_newer(content, path)
-        if content.get("kind") != cls.kind:
-            content = _from_schema_1(content)
-        claims = [
-            {**one, "verdict": EARLIER_VERDICTS.get(one.get("verdict"), one.get("verdict"))}
-            for one in content["claims"]
-        ]
-        content = {**content, "claims": claims}
+        refuse_other_schemas(content, path)
         records = Records.from_blocks("reproduction", [_block("claim", "", {})])
         try:
             return super().from_stored(StoredResult(records, content))._with_records()
@@ -209,37 +187,3 @@ def _block(level: str, name: str, numbers: Numbers) -> Block:
         for label, value in numbers.items()
     }
     return Block(level, [name], [None], [None], [0], values)
-
-
-def _from_schema_1(content: Mapping[str, Any]) -> dict[str, Any]:
-    """claims.json as earlier versions wrote it: errata and departures in one list, stages in words."""
-
-    def checks(kind: str) -> Iterable[dict[str, Any]]:
-        names: dict[str, str] = {"printed": "stated", "true": "correct", "fails": "differs", "why": "reason"}
-        for one in content.get("errata", []):
-            if one.get("kind", "erratum") == kind:
-                yield {names.get(str(key), str(key)): value for key, value in one.items() if key != "kind"}
-
-    stages = content.get("stages", {})
-    return {
-        "scale": content.get("scale", "demo"),
-        "only": content.get("only", []),
-        "claims": [{**one, "needs": one.get("stages", [])} for one in content["claims"]],
-        "errata": list(checks("erratum")),
-        "departures": list(checks("departure")),
-        "stages": [_stage(name, str(how)) for name, how in stages.items()],
-        "provenance": {
-            "version": content.get("versions", {}).get("normgrowth", ""),
-            "python": content.get("versions", {}).get("python", ""),
-            "created": content.get("time", ""),
-        },
-    }
-
-
-def _stage(name: str, how: str) -> dict[str, Any]:
-    if how.startswith("failed"):
-        return {"name": name, "status": "failed", "reason": how.removeprefix("failed: ")}
-    if how == "kept":
-        return {"name": name, "status": "kept"}
-    seconds = how.removesuffix(" s")
-    return {"name": name, "status": "ran", "seconds": float(seconds) if seconds.isdecimal() else None}

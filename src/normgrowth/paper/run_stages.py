@@ -17,14 +17,13 @@ from normgrowth.paper.claim import Claim, check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
-from normgrowth.paper.evidence import Evidence, MissingEvidence
+from normgrowth.paper.evidence import Evidence, MissingEvidence, StageResult
 from normgrowth.paper.paper_figures import FIGURES
 from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
 from normgrowth.results import Provenance
 from normgrowth.serialization.json_types import read_json
-from normgrowth.stored_result import StoredResult
 from normgrowth.workspace import write_json
 
 KEY, LOG = "stage.json", "error.log"
@@ -45,18 +44,18 @@ def run_stages(
     data: Path | None = None,
     text: Path | None = None,
     progress: Progress | None = None,
-) -> tuple[list[StageOutcome], dict[str, StoredResult]]:
+) -> tuple[list[StageOutcome], dict[str, StageResult]]:
     """The outcomes of the needed stages, and the results of those that did not fail."""
     outcomes: list[StageOutcome] = []
-    stored: dict[str, StoredResult] = {}
+    results: dict[str, StageResult] = {}
     for name in (name for name in STAGES if name in needed):
         outcome, found = run_stage(
             STAGES[name], settings[name], scale, folder / name, engine, data, text, progress
         )
         outcomes.append(outcome)
         if found is not None:
-            stored[name] = found
-    return outcomes, stored
+            results[name] = found
+    return outcomes, results
 
 
 def judged(
@@ -116,10 +115,10 @@ def run_stage(
     data: Path | None = None,
     text: Path | None = None,
     progress: Progress | None = None,
-) -> tuple[StageOutcome, StoredResult | None]:
+) -> tuple[StageOutcome, StageResult | None]:
     """The result of a stage: read from its folder if version and settings are unchanged, else computed."""
     key, log = stage.key(settings), folder / LOG
-    if (kept := _kept(folder, key)) is not None:
+    if (kept := _kept(stage, folder, key)) is not None:
         return StageOutcome(stage.name, stage.title, "kept"), kept
 
     def told(done: int, of: int, label: str) -> None:
@@ -153,11 +152,11 @@ def _logged(error: Exception, log: Path) -> str:
     return text if isinstance(error, InputError | OSError | ImportError) else f"{text} (traceback: {log})"
 
 
-def _kept(folder: Path, key: str) -> StoredResult | None:
+def _kept(stage: Stage[Any], folder: Path, key: str) -> StageResult | None:
     """The stored result of the stage if it has this key; None if it is missing or damaged."""
     try:
         same = read_json(folder / KEY, dict).get("key") == key
-        return StoredResult.read(folder) if same else None
+        return stage.read(folder) if same else None
     except (SchemaError, InputError):
         return None
 

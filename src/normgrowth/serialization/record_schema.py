@@ -1,6 +1,5 @@
-"""The columns of `records.parquet`: check them on reading, and convert those of earlier versions."""
+"""The schema of results on disk: its version, and the columns of `records.parquet`, checked on reading."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ NULLABLE = ("layer", "role", "reference", *AXES)
 # Kinds of results whose records have no training step.
 WITHOUT_STEPS = ("fits", "degrees", "scaling", "comparison", "parameters", "findings")
 ADVICE = "run the command that wrote it again"
+ADVICE_OLDER = "measure again, with --overwrite (overwrite=True) or into another folder"
 
 
 def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Table":
@@ -27,8 +27,6 @@ def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Tab
     """
     import pyarrow as pa
 
-    if "scope" in table.column_names and "level" not in table.column_names:
-        table = from_schema_1(table)
     word = pa.dictionary(pa.int32(), pa.string())
     kinds = dict.fromkeys(COLUMNS, word) | {"step": pa.int64(), "layer": pa.int32(), "value": pa.float64()}
     kinds |= {name: pa.type_for_alias(kind) for name, kind in AXES.items()}
@@ -50,71 +48,20 @@ def conformed(table: "pa.Table", path: Path, kind: str | None = None) -> "pa.Tab
             said = f"{column.null_count:,} of {len(column):,} values are missing"
             raise SchemaError(path, f"column {name}", said, ADVICE)
         columns.append(column)
-    return with_scales(pa.table(columns, names=names))
+    return pa.table(columns, names=names)
 
 
-def refuse_newer(content: Mapping[str, Any], path: Path) -> None:
-    """Raise SchemaError if a later version of normgrowth wrote the result. Results without a schema have version 1."""
-    schema = content.get("schema", 1)
+def refuse_other_schemas(content: Mapping[str, Any], path: Path) -> None:
+    """Raise SchemaError if another version of normgrowth wrote the fields of a result."""
+    schema = content.get("schema", "missing")
+    if schema == "missing" or (isinstance(schema, int) and schema < SCHEMA):
+        said = f"{schema}; this version of normgrowth reads only {SCHEMA}"
+        raise SchemaError(path, "schema", said, ADVICE_OLDER)
     if not isinstance(schema, int):
         raise SchemaError(path, "schema", f"expected an integer, got {str(schema)[:60]!r}", ADVICE)
     if schema > SCHEMA:
         said = f"{schema} is newer than this version of normgrowth can read ({SCHEMA})"
         raise SchemaError(path, "schema", said, "upgrade it with: pip install --upgrade normgrowth")
-
-
-REFERENCED = re.compile(r"(cosine|angle|step_size)_(first|lag\d+)")
-COMPARISONS = (
-    *("cosine", "angle", "step_size", "relative_step", "alignment", "radial", "tangential"),
-    *("growth", "growth_alignment", "growth_steps", "share_alignment", "share_steps"),
-)
-
-
-def from_schema_1(table: "pa.Table") -> "pa.Table":
-    """Convert records of schema 1, where the level is called scope and the reference is part of the quantity."""
-    import pyarrow as pa
-
-    quantities = pa.array(table["quantity"].to_pylist(), pa.string()).dictionary_encode()
-    words, references = [], []
-    for word in quantities.dictionary.to_pylist():
-        found = REFERENCED.fullmatch(word or "")
-        words.append(found[1] if found else word)
-        references.append(found[2] if found else "previous" if word in COMPARISONS else None)
-    codes = quantities.indices
-
-    def column(values: list[Any]) -> "pa.Array":
-        return pa.array(values, pa.string()).take(codes)
-
-    renamed = table.rename_columns(["level" if name == "scope" else name for name in table.column_names])
-    place = renamed.column_names.index("quantity")
-    renamed = renamed.set_column(place, "quantity", column(words))
-    return renamed.append_column("reference", column(references))
-
-
-# Earlier versions wrote the scale of the weights into the quantity: saturation_c1000_others, attended_share_c1000.
-SCALED = re.compile(
-    r"(saturation|attended(?:_share|_spread|_window)?)_c(\d+(?:\.\d+)?(?:e[+-]?\d+)?)((?:_\w+)?)"
-)
-
-
-def with_scales(table: "pa.Table") -> "pa.Table":
-    """Move the scale of the weights from the quantity into the column scale."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    words = pc.unique(table["quantity"]).to_pylist()  # pyright: ignore[reportAttributeAccessIssue]
-    renamed = {word: found for word in words if (found := SCALED.fullmatch(word))}
-    if not renamed:
-        return table
-    quantities = table["quantity"].to_pylist()
-    found = [renamed.get(word) for word in quantities]
-    before = table["scale"].to_pylist() if "scale" in table.column_names else [None] * len(found)
-    plain = [one[1] + one[3] if one else word for one, word in zip(found, quantities, strict=True)]
-    scales = [float(one[2]) if one else scale for one, scale in zip(found, before, strict=True)]
-    words_of_rows = pa.array(plain).dictionary_encode().cast(table["quantity"].type)
-    table = table.set_column(table.column_names.index("quantity"), "quantity", words_of_rows)
-    table = table.drop_columns("scale") if "scale" in table.column_names else table
-    return table.append_column("scale", pa.array(scales, pa.float64()))
 
 
 def _cast(column: "pa.ChunkedArray", kind: "pa.DataType") -> "pa.ChunkedArray":
@@ -138,11 +85,3 @@ def _name(kind: "pa.DataType") -> str:
     import pyarrow as pa
 
     return "text" if pa.types.is_dictionary(kind) else str(kind)
-
-
-def with_include(content: dict[str, Any]) -> dict[str, Any]:
-    """A request or provenance in which scope, the name that earlier versions used, is renamed to `include`."""
-    if isinstance(content.get("scope"), str) and "include" not in content:
-        content = {"include" if key == "scope" else key: value for key, value in content.items()}
-    parts = {key: content[key] for key in ("selection", "settings") if isinstance(content.get(key), dict)}
-    return {**content, **{key: with_include(part) for key, part in parts.items()}}

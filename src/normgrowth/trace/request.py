@@ -74,8 +74,7 @@ class Tracing:
         more: further fields of the request that the folder stores.
         """
         request = {**asdict(self.selection), "lags": self.lags, "first": self.first, **more}
-        if self.scalars:  # requests of earlier versions do not have this field
-            request["scalars"] = True
+        request["scalars"] = self.scalars
         workspace.check(request)
         series = open_source(self.source, scratch=workspace.scratch, endpoint=self.endpoint)
         store, facts = Store(workspace.folder), self._facts(workspace, series.label)

@@ -18,7 +18,7 @@ from normgrowth.text import visible
 from normgrowth.trace.sampling.finding import Finding, fault_messages
 
 # Fields that also describe the norms in results of other commands.
-SHARED = ("source", "selection", "counted", "notes", "problems")
+SHARED = ("source", "selection", "counted", "notes", "problems", "provenance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,12 @@ class Trace(Result):
 
     @classmethod
     def from_stored(cls, stored: StoredResult) -> Self:
-        """Return the stored trace; also accepts earlier versions and results of other commands that measure norms."""
+        """Return the stored trace; also accepts results of other commands that measure norms."""
         records = stored.records
         known: JsonObject = {"run": (records.distinct("run") or [""])[0], **stored.fields}
-        command = known.get("command")
-        if known.get("kind", command) not in ("trace", "tracker", None):
+        if stored.kind not in (cls.kind, None):
             known = {key: known[key] for key in ("run", *SHARED) if key in known}
+            known["tracked"] = stored.kind == "run"
         norms = records.where(quantity="norm")
         known.setdefault("steps", sorted((norms.where(level="model") or norms).distinct("step")))
-        known.setdefault("tracked", command in ("tracker", "train", "run"))
         return super().from_stored(StoredResult(records, known))

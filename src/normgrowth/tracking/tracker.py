@@ -1,12 +1,9 @@
 """NormTracker: measures what each optimizer step does to the weights during training."""
 
-import platform
-import time
 import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from math import nan
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +17,12 @@ from torch.optim import Optimizer
 from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError, SeriesWarning
+from normgrowth.results import Provenance, plain_fields
 from normgrowth.text import labels
 from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size
 from normgrowth.tracking.due import Every, due
-from normgrowth.tracking.log.step_log import BEFORE_START, COMMAND, StepLog
+from normgrowth.tracking.log.step_log import BEFORE_START, StepLog
 from normgrowth.tracking.log.step_records import (
     LEVELS,
     NONFINITE,
@@ -354,25 +352,20 @@ class NormTracker:
         warnings.warn(text, SeriesWarning, stacklevel=3)
 
     def _description(self, optimizer: Optimizer, every: Every) -> dict[str, Any]:
-        return {
-            "command": COMMAND,
+        content = {
             "source": self._run,
+            "run": self._run,
+            "tracked": True,
             "model": type(self._model).__name__,
             "optimizer": type(optimizer).__name__,
-            "optimizer_groups": [asdict(group) for group in describe_groups(optimizer)],
+            "optimizer_groups": describe_groups(optimizer),
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
-            "compare_first": self._wants_first,
-            "selection": asdict(self._selection),
-            "counted": asdict(self._watched.counted),
+            "selection": self._selection,
+            "counted": self._watched.counted,
             "ranks": world_size(),
-            "problems": [],
-            "versions": {
-                "normgrowth": version("normgrowth"),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "provenance": Provenance.now(),
         }
+        return plain_fields(Trace, content)
 
 
 def _padded(layer: str, digits: int) -> str:

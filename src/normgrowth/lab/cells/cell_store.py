@@ -11,7 +11,7 @@ from math import isfinite, nan
 from normgrowth.errors import SchemaError
 from normgrowth.lab.cells.cell import Outcome
 from normgrowth.lab.cells.grid import Corpora
-from normgrowth.lab.settings import DEFAULTS, TrainSettings
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.serialization.checksums import OBJECT, JsonObject
 from normgrowth.serialization.json_types import converted
 from normgrowth.workspace import Cache, Workspace
@@ -35,9 +35,8 @@ class CellStore:
         self.corpora = corpora
 
     def _name(self, settings: TrainSettings) -> str:
-        own = {name: value for name, value in asdict(settings).items() if DEFAULTS.get(name, ...) != value}
-        content = json.dumps([CELL_VERSION, own, self.corpora.fingerprint(settings)], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:32]
+        content = [CELL_VERSION, asdict(settings), self.corpora.fingerprint(settings)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
     def load(self, settings: TrainSettings, limit: float | None) -> Outcome | None:
         """Return the stored outcome of a cell, or None. A timed-out one is valid for the same or a shorter limit."""
@@ -53,7 +52,7 @@ class CellStore:
             outcome = converted(values, Outcome, name)
         except SchemaError:
             return None  # damaged: train again
-        if {**DEFAULTS, **stored.settings} != json.loads(json.dumps(asdict(settings))):
+        if stored.settings != json.loads(json.dumps(asdict(settings))):
             return None
         if outcome.timed_out and (limit is None or limit > (stored.limit or 0)):
             return None

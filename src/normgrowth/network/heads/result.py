@@ -39,15 +39,14 @@ the median for gap and hard_scale. Notes name what was left out. `kinds` classif
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.network.measured import ModelInfo, from_sidecar
+from normgrowth.network.measured import ModelInfo
 from normgrowth.records import Records
 from normgrowth.results import Result
-from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -188,12 +187,6 @@ class Heads(Result):
                 found.append(_table(run, step, [row for row in rows if row["step"] == step], known))
         return found
 
-    @classmethod
-    def from_stored(cls, stored: StoredResult) -> Self:
-        """The result from the table and fields of a folder, which an earlier version may have written."""
-        current = stored.fields.get("kind") == cls.kind
-        return super().from_stored(stored if current else _from_schema_1(stored))
-
 
 def kind(quantities: Mapping[str, float], *, of_saturated: bool = False) -> str:
     """The kind of a head from its quantities, in the network itself or saturated; "" if quantities are missing."""
@@ -241,28 +234,6 @@ def _table(run: str, step: int, rows: list[dict[str, Any]], known: MeasuredHeads
         [known.saturated_kinds.get(name, "") for name in layers],
         scale,
     )
-
-
-def _from_schema_1(stored: StoredResult) -> StoredResult:
-    """Convert a result of schema 1, which other commands that measured heads also wrote."""
-    records, fields = stored.records, stored.fields
-    known = fields.get("runs")
-    models: dict[str, Any] = {}
-    first: Mapping[str, Any] = {}
-    for run in records.distinct("run"):
-        own = known.get(run) if isinstance(known, dict) else None
-        own = own if isinstance(own, dict) else fields
-        first = first or own
-        rows = records.where(run=run, level="model").table.to_pylist()
-        parts = {key: own[key] for key in ("kinds", "saturated_kinds", "patterns") if own.get(key)}
-        sizes = {row["quantity"]: row["value"] for row in rows}
-        models[run] = {"model": from_sidecar(run, own, sizes), **parts}
-    kept = ("exact", "window", "tolerance", "fixed", "thresholds")
-    added = {key: first[key] for key in kept if first.get(key) is not None}
-    if isinstance(first.get("scales"), list):
-        added["c"] = first["scales"]
-    shared = {key: fields[key] for key in ("command", "source", "notes", "problems") if fields.get(key)}
-    return StoredResult(records, {**shared, **added, "models": models})
 
 
 __all__ = [

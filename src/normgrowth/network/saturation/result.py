@@ -20,16 +20,15 @@ the mean over blocks. A level that is undefined for one token (overflow; a state
 
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
-from normgrowth.network.measured import ModelInfo, from_sidecar
+from normgrowth.network.measured import ModelInfo
 from normgrowth.records import Records
 from normgrowth.results import Result
-from normgrowth.stored_result import StoredResult
 from normgrowth.trace.sampling.finding import Finding
 
 if TYPE_CHECKING:
@@ -126,12 +125,6 @@ class Saturation(Result):
                         found.append(_curve(rows, names, run, c, known.random_weights or baseline, baseline))
         return found
 
-    @classmethod
-    def from_stored(cls, stored: StoredResult) -> Self:
-        """The result from the table and fields of a folder, which an earlier version may have written."""
-        current = stored.fields.get("kind") == cls.kind
-        return super().from_stored(stored if current else _from_schema_1(stored))
-
 
 @dataclass(frozen=True)
 class LevelOptions:
@@ -175,40 +168,6 @@ def _curve(
         np.array([rows.get(quantity, {}).get(layer, nan) for layer in layers]) for quantity in quantities
     )
     return LayerCurve(run, c, random_weights, baseline, layers, values, errors, others, level.get(None, nan))
-
-
-def _from_schema_1(stored: StoredResult) -> StoredResult:
-    """Convert a result of schema 1, which other commands that measured levels also wrote."""
-    records, fields = stored.records, stored.fields
-    # The records of another command also have other quantities.
-    if fields.get("command") not in ("saturation", "published", None):
-        fields = {key: fields[key] for key in ("notes", "problems") if fields.get(key)}
-    known, series = fields.get("runs"), fields.get("saturation")
-    models = {}
-    for run in records.distinct("run"):
-        own = known.get(run) if isinstance(known, dict) else None
-        own = own if isinstance(own, dict) else series if isinstance(series, dict) else fields
-        rows = records.where(run=run, level="model").table.to_pylist()
-        models[run] = from_sidecar(run, own, {row["quantity"]: row["value"] for row in rows})
-    first = next(iter(known.values()), fields) if isinstance(known, dict) else fields
-    first = first if isinstance(first, dict) else {}
-    scales = records.distinct("scale") if "scale" in records.table.column_names else []
-    exact = records.where(scale=None).distinct("quantity")
-    added: dict[str, Any] = {
-        "models": models,
-        "c": [c for c in scales if c is not None],
-        "exact": any(name.startswith(EXACT) for name in exact),
-        **{name: first[name] for name in ("random_init", "seed", "fixed") if name in first},
-    }
-    if isinstance(series, dict):
-        steps = records.where(level="model").table.to_pylist()
-        added["config"] = series.get("config") or ""
-        added["steps"] = list(
-            dict.fromkeys(row["step"] for row in steps if row["quantity"].startswith(EXACT))
-        )
-    else:
-        added["steps"] = []
-    return StoredResult(records, {**fields, **added})
 
 
 __all__ = ["LayerCurve", "Saturation", "quantity_at", "scale_at"]

@@ -41,7 +41,7 @@ from normgrowth.workspace import Workspace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ABOUT = b"made_by"
+ABOUT = b"measured_with"
 LEVELS_VERSION = 2  # increase it when the same checkpoint would get different levels
 
 

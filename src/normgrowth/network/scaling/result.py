@@ -12,19 +12,17 @@ In the records the column `scale` is c and the column `seed` the seed of random 
 of each block; "model" is the last state. Networks that differ only by their seed are one run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.errors import InputError, SchemaError
+from normgrowth.errors import InputError
 from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
-from normgrowth.stored_result import SIDECAR, StoredResult
 from normgrowth.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -170,14 +168,6 @@ class Scaling(Result):
         whole = {name: np.stack(rows) for name, rows in values.items() if len(rows) == len(networks)}
         return ScalingCurves(tuple(networks), scales, whole)
 
-    @classmethod
-    def from_stored(cls, stored: StoredResult) -> Self:
-        """The result from the table and fields of a folder, which an earlier version may have written."""
-        runs = stored.fields.get("runs")
-        if "networks" not in stored.fields and isinstance(runs, dict):
-            stored = _from_schema_1(stored, runs)
-        return super().from_stored(stored)
-
 
 def joined_scalings(parts: Sequence[Scaling], **fields: Any) -> Scaling:
     """Join the networks of several results. fields: replace those of the first result."""
@@ -185,39 +175,6 @@ def joined_scalings(parts: Sequence[Scaling], **fields: Any) -> Scaling:
     networks = tuple(network for part in parts for network in part.networks)
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
     return replace(parts[0], **{"records": records, "networks": networks, "notes": notes, **fields})
-
-
-def _from_schema_1(stored: StoredResult, runs: Mapping[str, Any]) -> StoredResult:
-    """Convert schema 1, where c was the quantity `scale` of each step and each seed had its own run."""
-    if not runs or not all(
-        isinstance(facts, dict) and isinstance(facts.get("group"), str) for facts in runs.values()
-    ):
-        advice = "`normgrowth scaling -o` writes such records"
-        raise SchemaError(SIDECAR, "runs", "these records hold no scaling curves", advice)
-    networks, parts = [], []
-    for run, facts in runs.items():
-        rate = facts.get("rate")
-        if isinstance(rate, dict):
-            rate = {key: nan if value is None else value for key, value in rate.items()}
-        networks.append(
-            {**facts, "rate": rate, "run": facts["group"], "undecided": facts.get("doubtful") or 0}
-        )
-        parts.append(_with_axes(stored.records.where(run=run), facts["group"], facts.get("seed")))
-    return StoredResult(Records.joined(parts), {**stored.fields, "networks": networks})
-
-
-def _with_axes(records: Records, run: str, seed: int | None) -> Records:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    steps, scales = records.series("scale")
-    table: pa.Table = records.table.filter(pc.not_equal(records.table["quantity"], "scale"))  # pyright: ignore[reportAttributeAccessIssue]
-    place = np.searchsorted(steps, table["step"].to_numpy())
-    size, columns = table.num_rows, table.column_names
-    table = table.set_column(columns.index("step"), "step", pa.nulls(size, pa.int64()))
-    table = table.set_column(columns.index("run"), "run", pa.array([run] * size).dictionary_encode())
-    table = table.append_column("scale", pa.array(scales[place]))
-    return Records(table.append_column("seed", pa.array([seed] * size, pa.int64())))
 
 
 __all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined_scalings"]

@@ -67,10 +67,9 @@ class Prediction(Claim):
             t5[name] = predicted(norms["step"], norms["norm"], sums.steps()["step_size"], rate).errors
         found = []
         for model in evidence.language_models.where(leaking=False):
-            if model.rate is not None:
-                rows = model.trace.records.where(level="model")
-                (steps, norms), (_, sizes) = (rows.series(quantity) for quantity in ("norm", "step_size"))
-                found.append(predicted(steps, norms, sizes, model.rate, model.weight_decay))
+            rows = model.trace.records.where(level="model")
+            (steps, norms), (_, sizes) = (rows.series(quantity) for quantity in ("norm", "step_size"))
+            found.append(predicted(steps, norms, sizes, model.rate, model.weight_decay))
         return cls(
             {name: one["misaligned"] for name, one in t5.items()},
             {name: one["power law"] for name, one in t5.items()},

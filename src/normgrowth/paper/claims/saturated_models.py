@@ -107,7 +107,7 @@ class LocalHeads(Claim):
             np.concatenate([distance_ratios(model, first=first) for model in models])
             for first in (False, True)
         )
-        layers = max((model.layers for model in models if model.layers is not None), default=None)
+        layers = max(model.layers for model in models)
         return cls(
             len(trained),
             (trained <= NEAR).mean(),

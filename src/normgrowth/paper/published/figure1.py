@@ -14,9 +14,12 @@ from normgrowth.moments.moments import PREVIOUS
 from normgrowth.paper.published.t5_stacks import Stack, t5_sums
 from normgrowth.paper.published.tables import PAPER, Column, published
 from normgrowth.records import Block, Records
-from normgrowth.serialization.record_schema import COMPARISONS
 from normgrowth.trace.result import Trace
 
+COMPARISONS = (
+    *("cosine", "angle", "step_size", "relative_step", "alignment", "radial", "tangential"),
+    *("growth", "growth_alignment", "growth_steps", "share_alignment", "share_steps"),
+)
 SCHEDULE = "inverse_sqrt:lr=0.01,hold=10000"  # its learning rates
 RUNS: dict[Stack, str] = {
     "both": "T5-base, published",

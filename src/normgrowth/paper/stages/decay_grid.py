@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+from normgrowth.lab.sweep_result import Sweep
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
-from normgrowth.stored_result import StoredResult
 
 Span = tuple[float, float, int]  # first, last and number of values, on a logarithmic scale
 
@@ -25,7 +25,7 @@ class DecayGrid(StageSettings):
         return replace(self, corpus=corpus, min_count=min_count)
 
 
-def decay_grid(context: StageContext, settings: DecayGrid) -> StoredResult:
+def decay_grid(context: StageContext, settings: DecayGrid) -> Sweep:
     from normgrowth.lab.cells.grid import Axis
     from normgrowth.lab.settings import preset
     from normgrowth.sweep import sweep
@@ -45,7 +45,7 @@ def decay_grid(context: StageContext, settings: DecayGrid) -> StoredResult:
         data=context.data,
         engine=context.engine,
         progress=context.progress,
-    ).stored
+    )
 
 
 DECAY = Stage(

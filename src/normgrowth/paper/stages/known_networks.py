@@ -1,22 +1,10 @@
-"""The numbers of the stage `theory`: degrees, limits, gradients and constructed networks, all small and in float64.
-
-Each row has one number; the run says what it describes:
-
-    table1: COMPONENT          printed, degree (computed), degree_measured (slope of log‖f(cθ)‖), gradient_degree,
-                               euler (θ·∇f / (k·f) − 1); NaN if undefined
-    limit: NETWORK             degree, away (‖f(cθ)/cᵏ − limit‖ / ‖limit‖ at c = 10⁴), cosine (mean over tokens, there)
-    tie                        saturated (the larger weight in the limit), moved (the same with θ_t = tθ′ + o(t))
-    vanishing                  turned, turned_scaled: 1 − cosine of a Llama's states with and without the attention of
-                               all layers but the first, at c = 1 and at c = 10³
-    construction: LANGUAGE     strings, wrong (of the saturated network), wrong_soft (of f(x; cθ), c sufficient)
-"""
+"""The numbers of the stage `theory`: degrees, limits, gradients and constructed networks, all small and in float64."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -25,63 +13,66 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.models import constructions
 from normgrowth.network.scaled_weights import scaled_weights
+from normgrowth.paper.evidence import (
+    ComponentDegree,
+    ConstructionErrors,
+    DistanceFromLimit,
+    Theory,
+    TieWeights,
+    Vanishing,
+)
 from normgrowth.paper.stages.stage import StageContext, StageSettings
 from normgrowth.paper.stages.table1_networks import EXPONENTIAL, TABLE, Row, built
-from normgrowth.records import Block, Records
-from normgrowth.stored_result import StoredResult
 
+V = TypeVar("V")
 LOW, HIGH = 1e4, 1e6  # scales between which degrees are measured
 LONGEST = {"anbn": 10, "anbncn": 8, "dyck1": 10, "majority": 10}  # length in symbols of the longest strings
 
 
-def theory(context: StageContext | None = None, settings: StageSettings | None = None) -> StoredResult:
+def theory(context: StageContext | None = None, settings: StageSettings | None = None) -> Theory:
     """All numbers of the stage, which has no settings."""
     del settings
-    work = [*((f"table1: {row.component}", lambda row=row: table1(row)) for row in TABLE), *_others()]
-    parts = []
-    for i, (run, measure) in enumerate(work):
-        parts.append(numbers(run, measure()))
+    names = [*(row.component for row in TABLE), *NETWORKS, "tie", "vanishing", *MEMBERS]
+    finished = iter(enumerate(names, 1))
+
+    def told(value: V) -> V:
+        place, name = next(finished)
         if context:
-            context.done(i + 1, len(work), run)
-    return StoredResult(Records.joined(parts), {"command": "reproduce", "stage": "theory"})
+            context.done(place, len(names), name)
+        return value
 
-
-def _others() -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
-    for name, make in NETWORKS.items():
-        yield f"limit: {name}", lambda make=make: limit(make)
-    yield "tie", tie
-    yield "vanishing", vanishing
-    for name, member in MEMBERS.items():
-        yield f"construction: {name}", lambda name=name, member=member: construction(name, member)
-
-
-def numbers(run: str, values: Mapping[str, float]) -> Records:
-    """Records of a run with one step: one number for each quantity."""
-    arrays = {name: np.array([[value]], np.float64) for name, value in values.items()}
-    return Records.from_blocks(run, [Block("model", ["model"], [None], [None], [0], arrays)])
+    return Theory(
+        components={row.component: told(table1(row)) for row in TABLE},
+        limits={name: told(limit(make)) for name, make in NETWORKS.items()},
+        tie=told(tie()),
+        vanishing=told(vanishing()),
+        constructions={name: told(construction(name, member)) for name, member in MEMBERS.items()},
+    )
 
 
 # Table 1 and section D ---------------------------------------------------------------------------------
 
 
-def table1(row: Row) -> dict[str, float]:
+def table1(row: Row) -> ComponentDegree:
     model, inputs = built(row)
     found = saturated(model)
     found(*inputs)
     degree = found.degrees[""]
-    values = {
-        "printed": math.nan if row.printed is None else float(row.printed),
-        "degree": math.nan if degree is None else float(degree),
-        "degree_measured": slope(lambda c: scaled(model, c, *inputs)),
-    }
+    gradient_degree = euler = math.nan
     # If the limit is a step function, the gradient falls faster than any power.
     smooth = any(True for _ in model.parameters()) and (row.degree, row.rest) != (0, EXPONENTIAL)
     if smooth:
         low, high = (gradient(model, c, *inputs) for c in (LOW, HIGH))
-        values["gradient_degree"] = slope(lambda c: low[1] if c == LOW else high[1])
+        gradient_degree = slope(lambda c: low[1] if c == LOW else high[1])
         if row.degree:
-            values["euler"] = high[2] / (row.degree * high[0]) - 1
-    return values
+            euler = high[2] / (row.degree * high[0]) - 1
+    return ComponentDegree(
+        printed=math.nan if row.printed is None else float(row.printed),
+        computed=math.nan if degree is None else float(degree),
+        measured=slope(lambda c: scaled(model, c, *inputs)),
+        gradient=gradient_degree,
+        euler=euler,
+    )
 
 
 def scaled(model: nn.Module, c: float, *inputs: Tensor) -> Tensor:
@@ -149,7 +140,7 @@ def _ids() -> Tensor:
     return torch.randint(3, 99, (4, 12), generator=torch.Generator().manual_seed(0))
 
 
-def limit(make: Callable[[], nn.Module], c: float = 1e4) -> dict[str, float]:
+def limit(make: Callable[[], nn.Module], c: float = 1e4) -> DistanceFromLimit:
     """Prop. 1 and 2 for a network with random weights: degree, distance from the limit, cosine to it."""
     model, ids = make(), _ids()
     exact = saturated(model)
@@ -157,11 +148,11 @@ def limit(make: Callable[[], nn.Module], c: float = 1e4) -> dict[str, float]:
     degree = float(exact.degrees[""] or 0)
     with scaled_weights(model, c), torch.no_grad():
         found = model(input_ids=ids).last_hidden_state
-    return {
-        "degree": degree,
-        "away": float((found / c**degree - wanted).norm() / wanted.norm()),
-        "cosine": float(torch.cosine_similarity(found, wanted, dim=-1).mean()),
-    }
+    return DistanceFromLimit(
+        degree=degree,
+        away=float((found / c**degree - wanted).norm() / wanted.norm()),
+        cosine=float(torch.cosine_similarity(found, wanted, dim=-1).mean()),
+    )
 
 
 class TiedSoftmax(nn.Module):
@@ -175,15 +166,15 @@ class TiedSoftmax(nn.Module):
         return (self.theta[:2] * self.theta[2]).softmax(-1)
 
 
-def tie(t: float = 1e6) -> dict[str, float]:
+def tie(t: float = 1e6) -> TieWeights:
     """θ_t = tθ′ + √t·u grows uniformly, and its network does not become the saturated one of θ′."""
     model = TiedSoftmax()
     theta = t * torch.ones(3, dtype=torch.float64) + math.sqrt(t) * torch.tensor([1.0, 0.0, 0.0])
     moved = functional_call(model, {"theta": theta}, ())
-    return {"saturated": float(saturated(model)().max()), "moved": float(moved.detach().max())}
+    return TieWeights(saturated=float(saturated(model)().max()), moved=float(moved.detach().max()))
 
 
-def vanishing(c: float = 1e3) -> dict[str, float]:
+def vanishing(c: float = 1e3) -> Vanishing:
     """The effect of later attention, which vanishes as weights grow: gated feedforwards have degree 5, attention 3."""
     model, ids = _architecture("Llama"), _ids()
 
@@ -199,7 +190,7 @@ def vanishing(c: float = 1e3) -> dict[str, float]:
     turned = [
         1 - float(torch.cosine_similarity(a, b, dim=-1).mean()) for a, b in zip(whole, without, strict=True)
     ]
-    return {"turned": turned[0], "turned_scaled": turned[1]}
+    return Vanishing(*turned)
 
 
 # Section 4.2 -------------------------------------------------------------------------------------------
@@ -222,7 +213,7 @@ MEMBERS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def construction(name: str, member: Callable[[str], bool]) -> dict[str, float]:
+def construction(name: str, member: Callable[[str], bool]) -> ConstructionErrors:
     """The errors of a network built by hand, on all strings up to a given length."""
     longest = LONGEST[name]
     network = getattr(constructions, name)(max_length=longest + 2)
@@ -240,9 +231,4 @@ def construction(name: str, member: Callable[[str], bool]) -> dict[str, float]:
         strings += len(words)
         wrong += int((hard != wanted).sum())
         wrong_soft += int((soft != wanted).sum())
-    return {
-        "strings": float(strings),
-        "wrong": float(wrong),
-        "wrong_soft": float(wrong_soft),
-        "scale": float(scale),
-    }
+    return ConstructionErrors(float(strings), float(wrong), float(wrong_soft), float(scale))

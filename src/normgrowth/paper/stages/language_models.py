@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from normgrowth.lab.settings import Kind, Optimizers, TrainSettings, preset
+from normgrowth.paper.evidence import TrainedModels
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
-from normgrowth.stored_result import StoredResult
 
 KINDS: tuple[Kind, ...] = ("paper_pre_norm", "usual_pre_norm", "post_norm")
 SMALL_STEPS, SMALL_EPOCHS = 2000, 1000  # of small models; the steps end before the epochs
@@ -70,7 +70,7 @@ def _small_rates(base: TrainSettings, kind: Kind, optimizer: Optimizers) -> Trai
     return replace(own, lr=0.01, warmup=100) if kind == "post_norm" else replace(own, lr=0.01)
 
 
-def language_models(context: StageContext, settings: LanguageModels) -> StoredResult:
+def language_models(context: StageContext, settings: LanguageModels) -> TrainedModels:
     from normgrowth.paper.stages.model_training import train_models
 
     return train_models(context, settings.models())
@@ -89,4 +89,5 @@ LANGUAGE_MODELS = Stage(
         "paper": "16 models of 12 layers of 768, 5 epochs each: about 23 core-hours per model, 185 hours on two cores",
     },
     run=language_models,
+    read=TrainedModels.read,
 )

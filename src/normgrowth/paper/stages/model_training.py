@@ -1,14 +1,12 @@
-"""Language models of the stage `language_models`: their training, and the records of each (sections 3, 4.1 and 4.3).
+"""Language models of the stage `language_models`: their training, and the results of each (sections 3, 4.1 and 4.3).
 
-Each model has four runs of records: NAME has its evaluations, the records of the tracker and the margins of training
-tokens at every checkpoint, "NAME, checkpoints" the trace of its checkpoints, "NAME, heads" its heads at every
-checkpoint, "NAME, behavior" the predictions of its last checkpoint, soft and saturated. At the last step NAME also has
-`perplexity_authors`, the perplexity of the authors' code: the mean over sentences of 2 to the loss in nats.
-`paper.evidence` reads them.
+The records of a run are its evaluations, the records of the tracker and the margins of training tokens at every
+checkpoint. At the last step they also have `perplexity_authors`, the perplexity of the authors' code: the mean over
+sentences of 2 to the loss in nats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from torch.nn import functional
 
 from normgrowth import engine
 from normgrowth.behavior import behavior
-from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.heads import heads
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.data.corpus import Corpus, Row, describe, padded
@@ -33,10 +30,9 @@ from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.network.models.load import load_model
-from normgrowth.paper.evidence import HeadFields, LanguageModelFields, ModelFields, ModelSettings
+from normgrowth.paper.evidence import TrainedModel, TrainedModels
 from normgrowth.paper.stages.stage import StageContext
 from normgrowth.records import Block, Records
-from normgrowth.serialization.json_types import converted
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace import trace
 from normgrowth.train import train
@@ -80,78 +76,39 @@ def measured(
     *,
     window: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> StoredResult:
-    """The records and fields to keep of a training run. window: for Figure 3 as published, at the last step."""
+) -> TrainedModel:
+    """The results to keep of a training run. window: for Figure 3 as published, at the last step."""
     run, name, series = (
         Run.from_stored(StoredResult.read(folder)),
         folder.resolve().name,
         folder / "checkpoints",
     )
     checkpoints = sorted(series.iterdir())
+    traced = trace(series, run=name, scalars=True)
     parts = [
         _only(run.records, KEPT),
-        _only(trace(series, run=f"{name}, checkpoints", scalars=True).records, TRACED),
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
     ]
     tell(f"{name}: margins")
     parts.append(normalized_margins(name, checkpoints, settings, corpus))
-    lines = sentences(corpus)
-    found: Heads | None = None
+    lines, own_heads = sentences(corpus), list[Heads]()
     for path in checkpoints:
-        last = path == checkpoints[-1]
         tell(f"{name}: heads of {path.name}")
-        found = heads(
-            load_model(path),
-            lines,
-            step=_step(path),
-            window=window if last else None,
-            run=f"{name}, heads",
-        )
-        parts.append(found.records)
+        last = path == checkpoints[-1]
+        own = heads(load_model(path), lines, step=_step(path), window=window if last else None, run=name)
+        own_heads.append(own)
     tell(f"{name}: predictions of {checkpoints[-1].name}")
-    parts.append(behavior(checkpoints[-1], lines, run=f"{name}, behavior").records)
-    fields = {
-        "command": "lab",
-        "settings": asdict(run.settings),
-        "steps": run.steps,
-        "best_step": run.best_step,
-        "parameters": run.parameters,
-        "corpus": asdict(describe(corpus, settings.dev_sentences)),
-        "heads": asdict(_head_fields(found)) if found else {},
-    }
-    return StoredResult(Records.joined(parts), fields)
-
-
-def _head_fields(heads: Heads) -> HeadFields:
-    """The fields to keep of the heads at the last checkpoint, in addition to their records."""
-    (known,) = heads.models.values()
-    kinds = {"kinds": known.kinds, "saturated_kinds": known.saturated_kinds}
-    return HeadFields(heads.window, heads.tolerance, heads.thresholds, **kinds, notes=heads.notes)
-
-
-def _with_epochs(model: ModelFields) -> ModelSettings:
-    """The settings, with the number of passes over the training part computed from the steps."""
-    if model.steps is None or model.settings.batch is None:
-        return model.settings
-    epochs = model.steps * model.settings.batch / model.corpus.sentences["train"]
-    return replace(model.settings, epochs_trained=epochs)
-
-
-def joined_models(models: Mapping[str, StoredResult]) -> StoredResult:
-    """The results of several models as one result, by which claims are judged."""
-    known = {name: converted(one.fields, ModelFields, name) for name, one in models.items()}
-    include = next(iter(known.values())).settings.include
-    fields = LanguageModelFields(
-        models={name: _with_epochs(one) for name, one in known.items()},
-        heads={name: one.heads for name, one in known.items()},
-        corpora={one.settings.corpus: one.corpus for one in known.values()},
-        selection=Selection(include) if include else None,
+    summary = describe(corpus, settings.dev_sentences)
+    return TrainedModel(
+        name,
+        replace(run, records=Records.joined(parts), corpus=summary),
+        replace(traced, records=_only(traced.records, TRACED), source=name),
+        replace(own_heads[-1], records=Records.joined([own.records for own in own_heads]), source=name),
+        replace(behavior(checkpoints[-1], lines, run=name), source=name),
     )
-    said = {"command": "reproduce", "stage": "language_models", **asdict(fields)}
-    return StoredResult(Records.joined([one.records for one in models.values()]), said)
 
 
-def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> StoredResult:
+def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> TrainedModel:
     """Train and measure one model, with one thread so that its weights do not depend on the number of cores."""
     folder, settings = Path(task[0]), task[1]
     with one_thread():
@@ -161,9 +118,9 @@ def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettin
 
 def train_models(
     context: StageContext, models: Mapping[str, TrainSettings], *, window: bool = True
-) -> StoredResult:
+) -> TrainedModels:
     """Train the models, each in a folder of its name, and return the result of `measured` for each."""
-    found: dict[str, StoredResult] = {}
+    found: dict[str, TrainedModel] = {}
     by_corpus: dict[str, list[str]] = {}
     for name, settings in models.items():
         by_corpus.setdefault(settings.corpus, []).append(name)
@@ -171,10 +128,10 @@ def train_models(
         corpus = corpus_of(models[names[0]], context.data)
         tasks = [(str(context.folder / name), models[name]) for name in names]
         work = partial(train_and_measure, corpus, window)
-        for place, stored in engine.map(work, tasks, on=context.engine):
-            found[names[place]] = stored
+        for place, model in engine.map(work, tasks, on=context.engine):
+            found[names[place]] = model
             context.done(len(found), len(models), names[place])
-    return joined_models({name: found[name] for name in models})
+    return TrainedModels(tuple(found[name] for name in models))
 
 
 def _step(checkpoint: Path) -> int:

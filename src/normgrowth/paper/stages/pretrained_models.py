@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from normgrowth.errors import InputError
+from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
 from normgrowth.records import Records
-from normgrowth.stored_result import StoredResult
 
 FIGURE_2 = ("bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased")
 DECODER, AS_PUBLISHED = ", decoder", ", as published"  # endings of runs
@@ -37,15 +37,15 @@ class Pretrained(StageSettings):
         return replace(self, text=hashlib.sha256(content).hexdigest())
 
 
-def pretrained_models(context: StageContext, settings: Pretrained) -> StoredResult:
+def pretrained_models(context: StageContext, settings: Pretrained) -> Saturation:
     parts = []
     for i, name in enumerate(settings.models):
-        parts.append(context.cached(f"part-{i}", partial(_levels, name, settings, context.text)))
+        parts.append(context.cached(f"part-{i}", Saturation, partial(_levels, name, settings, context.text)))
         context.done(i + 1, len(settings.models), name)
     return _joined(parts)
 
 
-def _levels(name: str, settings: Pretrained, text: Path | None) -> StoredResult:
+def _levels(name: str, settings: Pretrained, text: Path | None) -> Saturation:
     from normgrowth.network.models.load import load_model
     from normgrowth.saturation import saturation
 
@@ -57,20 +57,13 @@ def _levels(name: str, settings: Pretrained, text: Path | None) -> StoredResult:
         forms[AS_PUBLISHED] = {"as_published": True}
     own = {"sentences": settings.sentences, "random_init": 1}
     return _joined(
-        [
-            saturation(loaded, text, run=f"{name}{ending}", **own, **form).stored
-            for ending, form in forms.items()
-        ]
+        [saturation(loaded, text, run=f"{name}{ending}", **own, **form) for ending, form in forms.items()]
     )
 
 
-def _joined(parts: Sequence[StoredResult]) -> StoredResult:
-    from normgrowth.network.saturation.result import Saturation
-
-    results = [Saturation.from_stored(part) for part in parts]
-    models = {run: known for one in results for run, known in one.models.items()}
-    records = Records.joined([one.records for one in results])
-    return replace(results[0], records=records, models=models).stored
+def _joined(parts: Sequence[Saturation]) -> Saturation:
+    models = {run: known for one in parts for run, known in one.models.items()}
+    return replace(parts[0], records=Records.joined([one.records for one in parts]), models=models)
 
 
 PRETRAINED = Stage(

@@ -1,12 +1,12 @@
 """The stage `scaling`: the paper's encoders at its size, and their cosine to the saturated network as weights grow."""
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
+from normgrowth.network.scaling.result import Scaling, joined_scalings
 from normgrowth.paper.stages.stage import Stage, StageContext, StageSettings
-from normgrowth.stored_result import StoredResult
 
 
 @dataclass(frozen=True)
@@ -17,21 +17,17 @@ class Curves(StageSettings):
     points: int
 
 
-def scaling_curves(context: StageContext, settings: Curves) -> StoredResult:
+def scaling_curves(context: StageContext, settings: Curves) -> Scaling:
     from normgrowth.network.scaling.curves import paper_configs
-    from normgrowth.network.scaling.result import Scaling, joined_scalings
     from normgrowth.scaling import scaling
 
     configs, parts = paper_configs(), []
     c = np.geomspace(1, 10, settings.points).tolist()
     for i, config in enumerate(configs):
-
-        def measured(config: Any = config) -> StoredResult:
-            return scaling(config, c=c, seeds=list(settings.seeds)).stored
-
-        parts.append(Scaling.from_stored(context.cached(f"part-{i}", measured)))
+        measured = partial(scaling, config, c=c, seeds=list(settings.seeds))
+        parts.append(context.cached(f"part-{i}", Scaling, measured))
         context.done(i + 1, len(configs), config.kind)
-    return joined_scalings(parts).stored
+    return joined_scalings(parts)
 
 
 SCALING = Stage(

@@ -12,17 +12,19 @@ paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a gri
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from normgrowth.engine import Engine
 from normgrowth.errors import InputError
-from normgrowth.stored_result import SIDECAR, StoredResult
+from normgrowth.paper.evidence import StageResult
+from normgrowth.results import Result, load
+from normgrowth.stored_result import SIDECAR
 
 BROWN = "brown.txt"
 Scale = Literal["demo", "paper"]
+R = TypeVar("R", bound=Result)
 Progress = Callable[
     [int, int, str], None
 ]  # number of finished parts, number of all parts, name of the last part
@@ -57,12 +59,16 @@ class StageContext:
     text: Path | None = None
     progress: Progress | None = None
 
-    def cached(self, name: str, make: Callable[[], StoredResult]) -> StoredResult:
+    def cached(self, name: str, kind: type[R], make: Callable[[], R]) -> R:
         """The result of a part of a stage, saved immediately, so that an interrupted stage resumes after it."""
         folder = self.folder / name
         if (folder / SIDECAR).is_file():  # the last file that is written
-            with suppress(InputError):
-                return StoredResult.read(folder)
+            try:
+                found = load(folder)
+            except InputError:  # damaged
+                found = None
+            if isinstance(found, kind):
+                return found
         made = make()
         made.write(folder)
         return made
@@ -77,14 +83,17 @@ S = TypeVar("S", bound=StageSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Generic[S]):
-    """A stage. version: increased when equal settings give different numbers. takes: the running time in words."""
+    """A stage. version: increased when equal settings give different numbers. takes: the running time in words.
+    read: the result in a folder.
+    """
 
     name: str
     title: str
     version: int
     settings: Mapping[Scale, S]
     takes: Mapping[Scale, str]
-    run: Callable[[StageContext, S], StoredResult] = field(compare=False)
+    run: Callable[[StageContext, S], StageResult] = field(compare=False)
+    read: Callable[[Path], StageResult] = field(default=load, compare=False)
 
     def key(self, settings: StageSettings) -> str:
         """A key that contains everything on which the records depend."""

@@ -14,7 +14,7 @@ from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.moments.moments import Moments
-from normgrowth.trace.output.store import OLDER, Stored
+from normgrowth.trace.output.store import Stored
 from normgrowth.trace.plan import Plan
 from normgrowth.workspace import Workspace
 
@@ -83,9 +83,7 @@ def changed_files(
         raise FolderMismatch(
             workspace.folder, {**old, f"tensor {name}": then}, {**new, f"tensor {name}": now}
         )
-    # Files of the first version rely on records.json for their references; store them again before it is replaced.
-    changed = [place.stored for place in plan.places if place.stored and place.stored.fingerprint == OLDER]
-    changed = [replace(stored, fingerprint="unknown") for stored in changed]
+    changed = []
     for i in common:
         place = plan.places[i]
         if not place.changed or not place.stored or not place.entry:
@@ -98,10 +96,7 @@ def changed_files(
 
 def _same_place(old: TraceFacts, new: TraceFacts) -> bool:
     """Whether a folder was measured from the same location; an unknown location counts as the same."""
-    if old.where:
-        return old.where == new.where
-    # Folders of earlier versions store the path as the user gave it, which may be relative.
-    return not old.source or old.source == new.source or where(old.source) == new.where
+    return old.where in ("", new.where)
 
 
 def _equal(one: Moments, other: Moments) -> bool:

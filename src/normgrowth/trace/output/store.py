@@ -12,7 +12,7 @@ A damaged file is measured again (`normgrowth.workspace.Cache`).
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ import numpy as np
 from normgrowth.moments.moments import Floats, Moments, Pair
 from normgrowth.records import storable
 from normgrowth.serialization.checksums import ARRAYS, OBJECT, TABLE
-from normgrowth.workspace import Cache, read_json_object
+from normgrowth.workspace import Cache
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,6 @@ SUMS_VERSION = (
 )
 KEY = b"normgrowth.key"
 ABOUT = b"normgrowth.step"
-OLDER = ""  # fingerprint of stored files of the first version, which have a key instead
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
 UPDATES = "lora_update_square"
@@ -58,7 +57,7 @@ class Stored:
     own: Moments
     pairs: Mapping[int, Pair]  # reference step -> sums
     sample: Mapping[str, Sequence[Any]]  # columns of `SampleLog`; empty if no sample was taken
-    step_origin: str = "earlier trace"  # where the step number comes from; this default if the file lacks it
+    step_origin: str  # where the step number comes from
     updates: Floats | None = None  # squared norms of LoRA updates, in the rows of B; None if not measured
 
     @staticmethod
@@ -118,9 +117,8 @@ class Store:
         """Return all stored steps; None for a file that is damaged or from another version."""
         if self.folder is None:
             return {}
-        older = _older_references(self.folder)
         steps = {int(match[1]): match[0] for name in self._steps.names() if (match := _STEP.fullmatch(name))}
-        found = {step: _load(step, self._steps.get(name), older) for step, name in steps.items()}
+        found = {step: _load(step, self._steps.get(name)) for step, name in steps.items()}
         names = next((stored.names for stored in found.values() if stored), ())
         return {step: stored if stored and stored.names == names else None for step, stored in found.items()}
 
@@ -156,56 +154,40 @@ def step_name(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def _load(step: int, table: "pa.Table | None", older: Callable[[int, str], int]) -> Stored | None:
+def _load(step: int, table: "pa.Table | None") -> Stored | None:
     import pyarrow as pa
 
     if table is None:
         return None
     try:
-        said = table.schema.metadata or {}
-        current = ABOUT in said
-        if not current and KEY not in said:
-            return None
-        about = json.loads(said[ABOUT]) if current else {"label": f"step {step}", "fingerprint": OLDER}
-        if current and about["version"] != SUMS_VERSION:
+        about = json.loads((table.schema.metadata or {})[ABOUT])
+        if about["version"] != SUMS_VERSION:
             return None
         own = Moments(*(table[field].to_numpy() for field in OWN))
         paired = dict.fromkeys(name.split(":")[0] for name in table.column_names if name.endswith(":delta"))
         pairs = {
-            int(other) if current else older(step, other): Pair(
-                *(table[f"{other}:{field}"].to_numpy() for field in PAIR)
-            )
-            for other in paired
+            int(other): Pair(*(table[f"{other}:{field}"].to_numpy() for field in PAIR)) for other in paired
         }
         sample = {
             name.removeprefix(SAMPLE): _column(table[name])
             for name in table.column_names
-            if current and name.startswith(SAMPLE)
+            if name.startswith(SAMPLE)
         }
         names = tuple(table["name"].to_pylist())
-        origin = about.get("step_origin")
-        origin = origin if isinstance(origin, str) else Stored.step_origin
         updates = table[UPDATES].to_numpy() if UPDATES in table.column_names else None
-        return Stored(step, about["label"], about["fingerprint"], names, own, pairs, sample, origin, updates)
+        return Stored(
+            step,
+            about["label"],
+            about["fingerprint"],
+            names,
+            own,
+            pairs,
+            sample,
+            about["step_origin"],
+            updates,
+        )
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def _older_references(folder: Path) -> Callable[[int, str], int]:
-    """Return a function (step, label) -> reference step, for folders of the first version."""
-    try:
-        steps = list(read_json_object(folder / "records.json").get("steps", ()))
-    except (OSError, ValueError, TypeError):
-        steps = []
-
-    def reference(step: int, label: str) -> int:
-        back = 1 if label == "previous" else int(label.removeprefix("lag")) if label != "first" else None
-        place = steps.index(step)
-        if back is not None and back > place:
-            raise LookupError(label)
-        return steps[0 if back is None else place - back]
-
-    return reference
 
 
 def _column(column: "pa.ChunkedArray") -> Sequence[Any]:

@@ -15,8 +15,7 @@ import numpy as np
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Records, concatenated
 from normgrowth.serialization.checksums import seal_json, unseal_json
-from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult, read_parquet
-from normgrowth.tracking.log.journal import JOURNAL, read_journal
+from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
 from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, record_blocks
 from normgrowth.workspace import read_json_object
@@ -24,7 +23,7 @@ from normgrowth.workspace import read_json_object
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EARLIER, NOTES = "earlier.parquet", "notes.jsonl"
+NOTES = "notes.jsonl"
 EXPORTED = "step_log"  # in records.json: names and sizes of the files that the records were made from
 CHUNK_BYTES = 2**25  # bytes of sums that are expanded at once
 NEVER = 2**63 - 1
@@ -57,7 +56,7 @@ def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> StoredR
         return exported
     parts = encoded_parts(folder)
     if not parts:
-        return read_earlier_version(folder)
+        return StoredResult.read_files(folder)
     notes, damaged = read_notes(folder, parts)
     told = [note.text for note in notes]
     if damaged:
@@ -67,7 +66,7 @@ def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> StoredR
         if steps.damaged:
             told.append(f"{part.path}: skipped {steps.damaged} damaged of {len(part)} steps")
             warnings.warn(told[-1], SeriesWarning, stacklevel=2)
-    return records_of(read, earlier_table(folder), told, levels)
+    return records_of(read, told, levels)
 
 
 def part_paths(folder: Path) -> list[Path]:
@@ -121,17 +120,13 @@ def read_notes(folder: Path, parts: Sequence[EncodedSteps]) -> tuple[list[Note],
 
 def records_of(
     parts: Sequence[StepFile],
-    earlier: "pa.Table | None",
     notes: Sequence[str],
     levels: Sequence[str] | None = None,
 ) -> StoredResult:
     """The records of all parts, and the fields of the last part. levels: only these levels."""
     from_steps = [part.from_step for part in parts]
     tables: list[pa.Table] = []
-    if earlier is not None:
-        kept = earlier.filter(earlier["step"].to_numpy() <= min(from_steps, default=NEVER))
-        tables += [kept] if len(kept) else []
-    last = int(np.max(tables[0]["step"].to_numpy())) if tables else -1
+    last = -1
     for part, end in zip(parts, last_kept(from_steps), strict=True):
         chosen = np.flatnonzero((part.steps <= end) & (part.steps > last))
         if not len(chosen):
@@ -175,7 +170,7 @@ def _totals_before(tables: "Sequence[pa.Table]", step: int) -> Totals | None:
     return totals or None
 
 
-# Records that were made from the log, and folders of earlier versions --------------------------------------
+# Records that were made from the log ------------------------------------------------------------------------
 
 
 def log_files(folder: Path) -> dict[str, int]:
@@ -195,27 +190,3 @@ def _exported(folder: Path) -> StoredResult | None:
     stored = StoredResult.read_files(folder)
     del stored.fields[EXPORTED]
     return stored
-
-
-def earlier_table(folder: Path) -> "pa.Table | None":
-    path = folder / LOG_FOLDER / EARLIER
-    return read_parquet(path) if path.is_file() else None
-
-
-def read_earlier_version(folder: Path) -> StoredResult:
-    """The trace of a folder without parts: records.parquet and, if the run was not closed, a journal."""
-    journal = read_journal(folder / JOURNAL)
-    if journal is None:
-        return StoredResult.read_files(folder, torn=True)
-    notes = texts(journal.fields.get("notes"))
-    if journal.damaged:
-        count = journal.damaged + len(journal.steps)
-        notes.append(f"{folder / JOURNAL}: skipped {journal.damaged} damaged of {count} steps")
-        warnings.warn(notes[-1], SeriesWarning, stacklevel=2)
-    there = (folder / FILE).is_file()
-    table = StoredResult.read_files(folder, torn=True).records.table if there else None
-    return records_of([replace(journal, from_step=NEVER)], table, notes)
-
-
-def texts(notes: object) -> list[str]:
-    return [str(note) for note in notes] if isinstance(notes, list) else []

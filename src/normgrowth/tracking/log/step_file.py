@@ -12,7 +12,7 @@ import json
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from normgrowth.errors import SchemaError
 from normgrowth.serialization.checksums import seal_json
 from normgrowth.serialization.json_types import parse_json
+from normgrowth.serialization.record_schema import refuse_other_schemas
 from normgrowth.tracking.log.arrow_messages import START, batch_message, schema_message
 from normgrowth.tracking.log.step_records import StepLayout
 
@@ -38,12 +39,12 @@ ADVICE = "remove the file to continue without it"
 
 @dataclass(frozen=True)
 class LogHeader:
-    """The content of the schema message. made_by: the fields of the result, as in records.json."""
+    """The content of the schema message. result: the fields of the trace, as in records.json."""
 
     layout: StepLayout
-    made_by: dict[str, Any]
     from_step: int
     step_bytes: int
+    result: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class StepEncoder:
     def __init__(self, layout: StepLayout, fields: dict[str, Any], from_step: int) -> None:
         values = layout.shape[0] * layout.shape[1]
         self._prefix = batch_message(values)
-        said = {"layout": asdict(layout), "made_by": fields, "from_step": from_step}
+        said = {"layout": asdict(layout), "result": fields, "from_step": from_step}
         sealed = json.dumps(seal_json({**said, "step_bytes": len(self._prefix) + _tail(values)}))
         self.header = schema_message(values, {KEY.decode(): sealed})
 
@@ -83,7 +84,7 @@ class EncodedSteps:
         start = header_length(content)
         assert start is not None
         said = _read_header(path, content[:start].tobytes())
-        self.layout, self.fields, self.from_step = said.layout, said.made_by, said.from_step
+        self.layout, self.fields, self.from_step = said.layout, said.result, said.from_step
         values = self.layout.shape[0] * self.layout.shape[1]
         self._size, self._tail = said.step_bytes, _tail(values)
         if not self._tail < self._size <= self._tail + LONGEST_PREFIX:
@@ -156,6 +157,7 @@ def _read_header(path: Path, content: bytes) -> LogHeader:
         said = f"not readable as an Arrow stream: {str(error).splitlines()[0]}"
         raise SchemaError(path, "", said, ADVICE) from error
     said = parse_json((schema.metadata or {}).get(KEY, b""), LogHeader, path, advice=ADVICE)
+    refuse_other_schemas(said.result, path)
     layout = checked_layout(said.layout, path)
     if not schema.equals(_schema(layout.shape[0] * layout.shape[1])):
         raise SchemaError(path, "schema", "its columns do not match its layout", ADVICE)

@@ -1,7 +1,7 @@
 """The log of a run: each measured step is on disk before `optimizer.step()` returns, and nothing is rewritten.
 
+    DIR/request.json                    the counted parameters
     DIR/steps/part-000.arrows           the sums of the steps (`step_file`); a resume or a new layout starts a new part
-    DIR/steps/earlier.parquet           records that an earlier version of normgrowth wrote for this run
     DIR/notes.jsonl                     warnings and notes, one per line
     DIR/records.parquet, records.json   the records; written at the end, unless the log is very large
     DIR/.lock                           locked while a tracker writes here
@@ -20,32 +20,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.errors import FolderMismatch, InputError, SeriesWarning
-from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult, write_parquet
-from normgrowth.tracking.log.journal import JOURNAL
+from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult
+from normgrowth.trace.result import Trace
 from normgrowth.tracking.log.log_reader import (
-    EARLIER,
     EXPORTED,
     NEVER,
     NOTES,
     Note,
-    earlier_table,
     encoded_parts,
     last_rows,
     log_files,
     part_paths,
-    read_earlier_version,
     read_notes,
     records_of,
-    texts,
 )
 from normgrowth.tracking.log.step_file import Rows, StepEncoder, StepFile
 from normgrowth.tracking.log.step_records import StepLayout
-from normgrowth.workspace import AppendLog, lock_folder, tidy
+from normgrowth.workspace import AppendLog, FolderUse, lock_folder, tidy
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-COMMAND = "tracker"
+TRACKER = "tracker"  # kind of the folder
 BEFORE_START = -1  # from_step of the first part, so that it replaces step 0 of earlier parts
 EXPORT_BYTES = (
     8 * 2**20
@@ -73,6 +69,7 @@ class StepLog:
         self._replaces = False  # whether the folder has steps after the resume step
         self._part = -1
         self._notes: list[Note] = []
+        self._use: FolderUse | None = None  # not yet written
         if folder is not None:
             self._resume(folder, step)
 
@@ -92,8 +89,11 @@ class StepLog:
         lock = lock_folder(folder)
         try:
             tidy(folder)
-            _check(folder, step, selection)
-            return StepLog(folder, lock, step or 0)
+            use = FolderUse(TRACKER, dict(selection or {}))
+            found = _check(folder, step, use)
+            log = StepLog(folder, lock, step or 0)
+            log._use = None if use == found else use
+            return log
         except OSError as error:
             lock.release()
             raise InputError(f"{folder}: cannot be written to: {error.strerror or error}") from error
@@ -110,16 +110,6 @@ class StepLog:
             before, last = last_rows(parts, step), last_rows(parts, NEVER)
             self.last_step = (before[0], before[2]) if before else None
             self._replaces = last is not None and last[1] > step
-        elif (folder / FILE).exists() or (folder / JOURNAL).exists():
-            earlier = read_earlier_version(folder)
-            records = earlier.records
-            self.run = next(iter(records.distinct("run")[-1:]), None)
-            self._replaces = len(records) > 0
-            (folder / LOG_FOLDER).mkdir(exist_ok=True)
-            write_parquet(records.table, folder / LOG_FOLDER / EARLIER)
-            self._notes = [Note(-1, 0, text) for text in texts(earlier.fields.get("notes"))]
-            for note in self._notes:
-                self._write(folder / NOTES, note.to_line())
         self._notes = [note for note in self._notes if note.step <= step] if step else []
 
     @property
@@ -168,12 +158,12 @@ class StepLog:
                 StepFile(layout, fields, begin, np.array(steps, np.int64), rows)
                 for layout, fields, begin, steps, rows in self._memory
             ]
-            return records_of(parts, None, self.notes, levels)
+            return records_of(parts, self.notes, levels)
         queued = self._files.queued()
         for path, content in self._waiting:
             queued[path] = queued.get(path, b"") + content
         parts = [part.read() for part in encoded_parts(self.folder, queued)]
-        return records_of(parts, earlier_table(self.folder), self.notes, levels)
+        return records_of(parts, self.notes, levels)
 
     def close(self) -> None:
         """Write the records, unless the log is very large, and unlock the folder."""
@@ -199,7 +189,7 @@ class StepLog:
         assert self.folder is not None
         files = log_files(self.folder)
         if sum(files.values()) <= EXPORT_BYTES:
-            stored = self.stored()
+            stored = Trace.from_stored(self.stored()).stored
             StoredResult(stored.records, {**stored.fields, EXPORTED: files}).write(self.folder)
         else:
             for name in (FILE, SIDECAR):  # records from before the resume
@@ -211,12 +201,11 @@ class StepLog:
         return self.folder / LOG_FOLDER / f"part-{self._part:03d}.arrows"
 
     def _write_waiting(self) -> None:
+        if (use := self._use) is not None and (folder := self.folder) is not None:
+            self._use = None if self._try(lambda: use.write(folder)) else use
         waiting, self._waiting = self._waiting, []
         for path, content in waiting:
             self._try(lambda path=path, content=content: self._files.append(path, content))
-        if waiting and self.folder is not None:
-            with suppress(OSError):
-                (self.folder / JOURNAL).unlink(missing_ok=True)  # its steps are in earlier.parquet
 
     def _write(self, path: Path, content: bytes) -> None:
         self._write_waiting()
@@ -239,31 +228,22 @@ class StepLog:
         return True
 
 
-def _check(folder: Path, step: int | None, selection: Mapping[str, Any] | None) -> None:
-    """Raise InputError if the folder contains other results, or a run and `step` is None."""
-    parts = encoded_parts(folder)
-    if parts:
-        fields, last = parts[-1].fields, last_rows(parts, NEVER)
-        measured = last[1] if last else None
-    elif (folder / FILE).exists() or (folder / JOURNAL).exists():
-        earlier = read_earlier_version(folder)
-        records, fields = earlier.records, earlier.fields
-        measured = int(np.max(records.table["step"].to_numpy())) if len(records) else None
-    else:
-        return
-    command = fields.get("command", "another program")
-    if command != COMMAND:
-        raise InputError(f"{folder}: contains records of {command}; choose another folder for the run")
-    if step is None and measured:
+def _check(folder: Path, step: int | None, use: FolderUse) -> FolderUse | None:
+    """The present use of the folder. Raises InputError if it is another one, or a run and `step` is None."""
+    found = FolderUse.read(folder)
+    if found is None:
+        return None
+    if found.kind != use.kind:
+        advice = "choose another folder for the run"
+        raise FolderMismatch(folder, {"kind": found.kind}, {"kind": use.kind}, advice)
+    last = last_rows(encoded_parts(folder), NEVER)
+    if step is None and last and last[1]:
         raise InputError(
-            f"{folder}: contains records of a run up to step {measured}; pass resume_step= to resume from one of "
+            f"{folder}: contains records of a run up to step {last[1]}; pass resume_step= to resume from one of "
             "its steps (later records are dropped; 0 starts again), or choose another folder"
         )
-    before = fields.get("selection")
-    if step and selection and isinstance(before, dict) and before != selection:
-        differ = [name for name in selection if before.get(name) != selection[name]]
-        old, new = (
-            {"kind": COMMAND, **{name: said.get(name) for name in differ}} for said in (before, selection)
-        )
+    old, new = found.differences(use.request)
+    if step and new:
         advice = "resume with the same parameters, start again with resume_step=0, or choose another folder"
-        raise FolderMismatch(folder, old, new, advice)
+        raise FolderMismatch(folder, {"kind": use.kind, **old}, {"kind": use.kind, **new}, advice)
+    return found
