@@ -313,10 +313,12 @@ def test_keys_have_the_version_and_the_settings():
 def test_the_command_says_how_long_it_takes(capsys):
     assert main(["reproduce", "--scale", "paper", "--list", "--only", "fig6,norm-sqrt"]) == 0
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("decay: Figure 6")
+    assert line.startswith("stage decay: Figure 6")
     assert STAGES["decay"].takes["paper"] in line
     assert main(["reproduce", "--list"]) == 0
-    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == list(STAGES)
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == [
+        f"stage {name}" for name in STAGES
+    ]
 
 
 def test_figures_of_what_is_there(tmp_path):
