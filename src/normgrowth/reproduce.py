@@ -25,6 +25,7 @@ def reproduce(
     data: "Path | str | None" = None,
     text: "Path | str | None" = None,
     t5: "Path | str | None" = None,
+    models: "Sequence[Path | str]" = (),
     engine: "Engine | None" = None,
     progress: "Progress | None" = None,
     overwrite: bool = False,
@@ -36,8 +37,9 @@ def reproduce(
     or "table1" (default: all). data: a folder with `penn`, `wikitext-2` or both. text: a file with a sentence per line,
     on which Figure 2 is measured (default: `brown.txt` in the folder data, else Python's documentation). t5:
     checkpoints of T5 or the output folder of their trace, on which the claims of Figures 1 and 5 are judged instead of
-    the published points. engine: trains the models (default: one process per core). overwrite: replace a reproduction
-    with another scale or corpus.
+    the published points. models: folders or hub ids of pretrained models that Figure 2 is measured on instead of those
+    of the scale; a folder is the model of its name ("t5-base"). engine: trains the models (default: one process per
+    core). overwrite: replace a reproduction with another scale or corpus.
 
     >>> result = ng.reproduce("reproduction", only=["norm-sqrt"])
     >>> [(claim.id, str(claim.verdict)) for claim in result.claims]
@@ -58,7 +60,8 @@ def reproduce(
     claims, needed = select(only)
     corpora = Path(data) if data else None
     read = sentences_file(Path(text) if text else None, corpora)
-    settings = settings_of(scale, corpora, read)
+    loaded = [str(model) for model in models]
+    settings = settings_of(scale, corpora, read, loaded)
     request = {"scale": scale, "corpus": demo_corpus(corpora)[0] if scale == "demo" else "paper"}
     with (
         Workspace.open(out, "reproduction", request, overwrite=overwrite) as workspace,
@@ -72,10 +75,13 @@ def reproduce(
         series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
         outcomes, found = run_stages(needed, settings, scale, stages, on, corpora, read, progress)
         evidence = Evidence(found, {one.name: one.reason for one in outcomes if one.failed}, series)
-        result = judged(evidence, claims, outcomes, scale=scale, only=tuple(only))
+        given = {"--data": data, "--text": text, "--t5": t5}
+        options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        options += ["--models", *loaded] if loaded else []
+        result = judged(evidence, claims, outcomes, scale=scale, only=tuple(only), options=tuple(options))
         workspace.save(result)
         drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
         write_page(workspace.folder, result, drawn)
-        if t5 is None and not result.failed:
+        if t5 is None and not (result.failed or result.incomplete):
             mark_finished(workspace.folder, key)
         return result

@@ -1,5 +1,7 @@
 """The stage `pretrained`: the text of Figure 2, both stacks of T5, and the form of the authors' script."""
 
+import shlex
+import shutil
 from contextlib import closing
 from dataclasses import replace
 
@@ -7,16 +9,22 @@ import numpy as np
 import pytest
 import torch
 
+from normgrowth.cli.main import parser_of
 from normgrowth.engine import Threads
 from normgrowth.errors import InputError
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper import run_stages as paper
-from normgrowth.paper.claim import judge
+from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.run_stages import settings_of
+from normgrowth.paper.stages.figure2_forms import FORMS, Forms, figure2_forms
 from normgrowth.paper.stages.pretrained_models import PRETRAINED, Pretrained
+from normgrowth.paper.stages.stage import StageContext
 from normgrowth.records import Block, Records
+from normgrowth.report.figures.saturation import levels as levels_figure
 from normgrowth.reproduce import reproduce
 from normgrowth.results import load
 from normgrowth.saturation import saturation
@@ -113,7 +121,7 @@ def test_the_papers_scale_measures_in_both_forms():
     settings = settings_of("paper", None)["pretrained"]
     assert isinstance(settings, Pretrained)
     assert settings.as_published
-    assert {"bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased"} < {*settings.models}
+    assert {"bert-base-cased", "roberta-base", "t5-base", "xlnet-base-cased", "t5-small"} < {*settings.models}
     assert settings.sentences == 100
 
 
@@ -135,3 +143,95 @@ def test_a_model_counts_once_and_all_its_forms_are_shown():
     assert found.measured["another model, trained"] == pytest.approx(0.2)
     differences = {name.removeprefix("here, over random: "): value for name, value in found.measured.items()}
     assert [differences[run] for run in [*known][1:]] == pytest.approx([0.2, -0.2, 0.16])
+
+
+@pytest.fixture
+def both(tmp_path, t5, monkeypatch):
+    """A stage with a model that cannot be loaded, as one of the hub without internet access, and one that can."""
+    (tmp_path / "absent").mkdir()
+    settings = Pretrained(models=(str(tmp_path / "absent"), t5), sentences=2)
+    stage = replace(PRETRAINED, settings={"demo": settings, "paper": settings})
+    monkeypatch.setattr(paper, "STAGES", {"pretrained": stage})
+
+    def reproduced(**options):
+        with closing(Threads(1)) as engine:
+            return reproduce(
+                tmp_path / "out", only=["saturation-pretrained", "fig2"], engine=engine, **options
+            )
+
+    return reproduced
+
+
+def test_a_model_that_cannot_be_loaded_leaves_out_itself_alone(tmp_path, both, t5):
+    found = both()
+    (stage,) = found.stages
+    assert (stage.status, stage.failed) == ("incomplete", False)
+    assert stage.reason.startswith(str(tmp_path / "absent"))
+    assert found.incomplete == (stage,)
+    assert t5 in found.claims[0].data
+    assert (tmp_path / "out" / "figures" / "fig2.svg").is_file()
+    assert "Incomplete stages" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert both().stages[0].status == "incomplete"  # the next call tries it again
+    shutil.copytree(t5, tmp_path / "absent", dirs_exist_ok=True)
+    again = both()
+    assert again.stages[0].status == "ran"
+    assert both().stages[0].status == "kept"
+
+
+def test_a_stage_of_which_nothing_is_left_fails(tmp_path, both, t5):
+    shutil.rmtree(t5)
+    found = both()
+    assert found.stages[0].status == "failed"
+    assert found.claims[0].verdict == "holds"  # by the published means
+    assert "published means" in found.claims[0].reason
+
+
+def test_local_folders_are_measured_as_the_models_of_their_names(tmp_path, both, t5, brown, monkeypatch):
+    folders = [tmp_path / name for name in ("t5-small", "t5-base")]
+    for folder in folders:
+        shutil.copytree(t5, folder)
+    monkeypatch.setattr("normgrowth.paper.stages.pretrained_models.SENTENCES", 2)
+    with closing(Threads(1)) as engine:
+        only = ["saturation-small", "saturation-pretrained", "fig2-as-published"]
+        options = {"only": only, "models": folders, "text": brown, "engine": engine}
+        found = reproduce(tmp_path / "given", **options)
+        small, judged = found["saturation-small"], found["saturation-pretrained"]
+        assert small.measured["small minus base: t5-small"] == 0  # the same weights
+        assert small.measured["pairs"] == 3  # encoder, decoder, as published
+        assert judged.measured["models of the paper that are here"] == 1
+        assert (tmp_path / "given" / "figures" / "fig2-as-published.svg").is_file()
+        command = shlex.split(found.command(small))
+        page = (tmp_path / "given" / "report.html").read_text(encoding="utf-8")
+        assert found.command(small) in page
+        assert reproduce(tmp_path / "given", **options).stages[0].status == "kept"
+        (folders[0] / "notes.txt").write_text("another version of the files", encoding="utf-8")
+        assert reproduce(tmp_path / "given", **options).stages[0].status == "ran"
+    arguments = parser_of("reproduce").parse_args(command[2:])
+    assert arguments.models == [str(folder) for folder in folders]
+    assert (arguments.text, arguments.only) == (str(brown), ("saturation-small",))
+
+
+def test_the_published_line_of_t5_is_called_the_decoders():
+    names = [text.get_text() for text in levels_figure(figure2(), published=figure2()).legends[0].get_texts()]
+    assert "t5-base, decoder, published" in names
+    assert not {name for name in names if name.startswith("t5-base") and "decoder" not in name}
+
+
+def test_the_forms_of_figure_2(tmp_path):
+    """A T5 of one layer's width 64: the stacks, inputs and modes differ; the memory of XLNet lacks its last layer."""
+    settings = Forms(width=64, vocabulary=100, seeds=(0, 1), sentences=1)
+    with closing(Threads(1)) as engine:
+        stored = figure2_forms(StageContext(tmp_path, engine), settings)
+    found = Evidence({"figure2_forms": stored}).figure2_forms
+    assert [*found] == [*FORMS, "xlnet, states", "xlnet, memory"]
+    assert [len(levels) for levels in found.values()] == [12] * 6 + [11]
+    assert len({round(levels.mean(), 6) for levels in found.values()}) == 7
+    np.testing.assert_allclose(found["xlnet, memory"], found["xlnet, states"][:11], atol=1e-6)
+    assert check(DEPARTURES["xlnet-line"], Evidence({"figure2_forms": stored})).differs
+    runs = stored.records.distinct("run")
+    one, other = (
+        stored.records.where(run=f"encoder, seed {seed}").matrix("saturation", scale=1000).values[-1, 1:]
+        for seed in (0, 1)
+    )
+    assert len(runs) == 12
+    np.testing.assert_allclose(found["encoder"], (one + other) / 2)

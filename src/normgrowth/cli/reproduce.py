@@ -25,6 +25,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="folder with the corpora penn or wikitext-2, or both")
     text = "file with a sentence per line for Figure 2 [brown.txt in --data, else Python's documentation]"
     parser.add_argument("--text", metavar="FILE", help=text)
+    text = "measure Figure 2 on these folders or hub ids, named as the models (t5-base) [by --scale]"
+    parser.add_argument("--models", nargs="+", default=(), metavar="FOLDER", help=text)
     text = "judge Figures 1 and 5 on these checkpoints of T5, or on the output folder of their trace"
     parser.add_argument("--t5", metavar="SOURCE", help=text)
     parser.add_argument(
@@ -55,13 +57,14 @@ def _reproduce(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             text=arguments.text,
             t5=arguments.t5,
+            models=arguments.models,
             engine=engine,
             progress=progress,
             overwrite=arguments.overwrite,
         )
     show_result(arguments, result, {"verbose": arguments.verbose or bool(arguments.only)})
     say_paths(arguments, [path for name in WRITTEN if (path := Path(arguments.out) / name).exists()])
-    return 2 if result.failed else 0
+    return 2 if result.failed or result.incomplete else 0
 
 
 COMMAND = Action(
@@ -70,6 +73,7 @@ COMMAND = Action(
     examples="""  normgrowth reproduce                                    (embedded data, minutes on two cores)
   normgrowth reproduce --only fig2,heads-bimodal
   normgrowth reproduce --scale paper --data corpora --engine ray --ray-address auto
+  normgrowth reproduce --only fig2,saturation-small --models weights/t5-small weights/t5-base
   normgrowth reproduce --only norm-sqrt,fig1,fig5 --t5 gs://t5-data/pretrained_models/RUN
 
 A second call runs only stages whose version or settings changed. --list prints how long each stage

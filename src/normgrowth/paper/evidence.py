@@ -74,6 +74,8 @@ class Evidence:
             return f"{len(self.scaling.networks)} random networks, scaled here"
         if stage == "pretrained":
             return f"weights of {', '.join(self.pretrained)}; sentences of {self.sentences_read}"
+        if stage == "figure2_forms":
+            return "random T5 and XLNet with 12 layers, run here"
         if stage == "decay":
             return f"a grid with {len(self.decay.learning_rates)} learning rates, trained here"
         return self.language_models.described()
@@ -117,6 +119,10 @@ class Evidence:
         """The name of the text in the stage `pretrained`."""
         known = self.saturation.models.values()
         return ", ".join(dict.fromkeys(Path(one.text.source.partition(",")[0]).name for one in known))
+
+    @cached_property
+    def figure2_forms(self) -> "Forms":
+        return Forms.read(self.of_stage("figure2_forms", Saturation).records)
 
     @cached_property
     def language_models(self) -> "TrainedModels":
@@ -251,6 +257,25 @@ def _levels(records: Records) -> dict[str, Levels]:
         values = {row["quantity"]: row["value"] for row in rows}
         found[run] = Levels(values.get("saturation", nan), values.get("saturation_random", nan))
     return found
+
+
+# figure2_forms -----------------------------------------------------------------------------------------
+
+
+class Forms(dict[str, Floats]):
+    """The levels of the blocks of a random network at c = 1000 by form of measurement, mean over seeds."""
+
+    def __missing__(self, form: str) -> Floats:
+        raise MissingEvidence("figure2_forms", f"its records lack {form!r}")
+
+    @staticmethod
+    def read(records: Records) -> "Forms":
+        seeds: dict[str, list[Floats]] = {}
+        for run in records.distinct("run"):
+            levels = records.where(run=run).matrix("saturation", scale=1000)
+            blocks = [place for place, layer in enumerate(levels.layers) if layer is not None]
+            seeds.setdefault(run.partition(", seed ")[0], []).append(levels.values[-1, blocks])
+        return Forms((form, np.mean(found, axis=0)) for form, found in seeds.items())
 
 
 # language_models ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ ng.load("reproduction")          # from claims.json
 """
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -71,11 +72,11 @@ class Check:
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """How a stage ended. seconds: its running time. reason: why it failed, in one line."""
+    """How a stage ended. seconds: its running time. reason: why it failed or is incomplete, in one line."""
 
     name: str
     title: str = ""
-    status: Literal["ran", "kept", "failed"] = "ran"
+    status: Literal["ran", "kept", "incomplete", "failed"] = "ran"
     seconds: float | None = None
     reason: str = ""
 
@@ -96,12 +97,16 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction(Result):
-    """The claims of the paper with verdicts. The records have a row for each measured number."""
+    """The claims of the paper with verdicts. The records have a row for each measured number.
+
+    options: other options of the command on which the numbers depend, such as ("--data", "corpora").
+    """
 
     kind: ClassVar[str] = "reproduction"
 
     scale: str = "demo"
     only: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     claims: tuple[Judgment, ...] = ()
     errata: tuple[Check, ...] = ()
     departures: tuple[Check, ...] = ()
@@ -132,10 +137,20 @@ class Reproduction(Result):
                 return one
         raise KeyError(name)
 
+    def command(self, claim: Judgment) -> str:
+        """The command that measures a claim as here."""
+        scale = ["--scale", self.scale] if self.scale != "demo" else []
+        return shlex.join(["normgrowth", "reproduce", "--only", claim.id, *scale, *self.options])
+
     @property
     def failed(self) -> tuple[StageOutcome, ...]:
         """The stages that failed."""
         return tuple(stage for stage in self.stages if stage.failed)
+
+    @property
+    def incomplete(self) -> tuple[StageOutcome, ...]:
+        """The stages that left out parts which could not be measured."""
+        return tuple(stage for stage in self.stages if stage.status == "incomplete")
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> Path:
         """Write claims.json into an output folder and return its path."""

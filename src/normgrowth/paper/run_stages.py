@@ -65,11 +65,13 @@ def judged(
     *,
     scale: Scale,
     only: tuple[str, ...],
+    options: tuple[str, ...] = (),
 ) -> Reproduction:
     """The verdicts of claims; without `only`, also of errata, departures and caveats."""
     return Reproduction.of(
         scale=scale,
         only=only,
+        options=options,
         claims=tuple(judge(claim, evidence) for claim in claims),
         errata=() if only else tuple(check(one, evidence) for one in ERRATA.values()),
         departures=() if only else tuple(check(one, evidence) for one in DEPARTURES.values()),
@@ -95,9 +97,13 @@ def _table1(evidence: Evidence) -> tuple[TableRow, ...]:
     )
 
 
-def settings_of(scale: Scale, data: Path | None, text: Path | None = None) -> dict[str, StageSettings]:
+def settings_of(
+    scale: Scale, data: Path | None, text: Path | None = None, models: Sequence[str] = ()
+) -> dict[str, StageSettings]:
     """The settings of each stage. In the demo, a folder of corpora replaces the embedded corpus."""
     found = {name: stage.settings[scale] for name, stage in STAGES.items()}
+    if models:
+        found = {name: settings.with_models(models) for name, settings in found.items()}
     if text is not None:
         found = {name: settings.with_text(text) for name, settings in found.items()}
     if scale == "demo" and data is not None:
@@ -136,10 +142,15 @@ def run_stage(
         # A kill between the two writes must not leave records under another key.
         (folder / KEY).unlink(missing_ok=True)
         made.write(folder)
-        write_json(folder / KEY, stage.facts(scale, settings))
+        if not context.left_out:
+            write_json(folder / KEY, stage.facts(scale, settings))
     except Exception as error:  # a failed stage does not stop the others
         return StageOutcome(stage.name, stage.title, "failed", reason=_logged(error, log)), None
-    return StageOutcome(stage.name, stage.title, "ran", time.monotonic() - start), made
+    seconds = time.monotonic() - start
+    if context.left_out:
+        reason = "; ".join(f"{part}: {why}" for part, why in context.left_out.items())
+        return StageOutcome(stage.name, stage.title, "incomplete", seconds, reason), made
+    return StageOutcome(stage.name, stage.title, "ran", seconds), made
 
 
 def _logged(error: Exception, log: Path) -> str:

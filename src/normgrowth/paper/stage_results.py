@@ -9,6 +9,8 @@ from normgrowth.records import Records
 from normgrowth.results import Result, load
 from normgrowth.stored_result import has_records
 
+TABLES = ("figure2_forms",)  # stages whose levels are in the tables of departures and caveats
+
 
 def stage_results(folder: Path) -> list[tuple[str, Result]]:
     """The results with the names of their stages; for a stage that trains models, also with the name of the model."""
@@ -17,8 +19,8 @@ def stage_results(folder: Path) -> list[tuple[str, Result]]:
 
 def _results(folder: Path) -> Iterator[tuple[str, Result]]:
     name = folder.name
-    if (folder / TABLE).is_file():
-        return  # numbers that no verb returns
+    if (folder / TABLE).is_file() or name in TABLES:
+        return  # numbers of tables
     if not (folder / TRAINED).is_file():
         if has_records(folder):
             yield name, load(folder)

@@ -11,7 +11,7 @@ paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a gri
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -46,11 +46,16 @@ class StageSettings:
         del text
         return self
 
+    def with_models(self, models: Sequence[str]) -> Self:
+        """The settings for other pretrained models. Most stages load none."""
+        del models
+        return self
+
 
 @dataclass(frozen=True)
 class StageContext:
     """The inputs of a running stage. folder: its working folder, kept between calls. data: the corpora. text: a file of
-    sentences for Figure 2.
+    sentences for Figure 2. left_out: the parts that could not be measured, and why.
     """
 
     folder: Path
@@ -58,6 +63,7 @@ class StageContext:
     data: Path | None = None
     text: Path | None = None
     progress: Progress | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def cached(self, name: str, kind: type[R], make: Callable[[], R]) -> R:
         """The result of a part of a stage, saved immediately, so that an interrupted stage resumes after it."""
@@ -72,6 +78,10 @@ class StageContext:
         made = make()
         made.write(folder)
         return made
+
+    def leave_out(self, part: str, error: Exception) -> None:
+        """Continue without a part. The stage is then incomplete: the next call tries this part again."""
+        self.left_out[part] = next(iter(str(error).splitlines()), type(error).__name__)
 
     def done(self, count: int, of: int, label: str) -> None:
         if self.progress:

@@ -17,7 +17,7 @@ DIFFERS = {True: "confirmed", False: "not confirmed", None: "not measured"}
 
 
 def verdict_sentences(result: Reproduction) -> list[str]:
-    """How many claims have which verdict, which ones, and which stages failed."""
+    """How many claims have which verdict, which ones, and which stages failed or are incomplete."""
     if not result.claims:
         return ["No claim was judged."]
     counts = Counter(claim.verdict for claim in result.claims)
@@ -35,8 +35,15 @@ def verdict_sentences(result: Reproduction) -> list[str]:
 
 
 def failure_sentences(result: Reproduction) -> list[str]:
-    failed = ", ".join(f"{stage.name} ({stage.reason})" for stage in result.failed)
-    return [f"Failed stages (their claims are not measured here): {failed}."] if failed else []
+    kinds = {
+        "Failed stages (their claims are not measured here)": result.failed,
+        "Incomplete stages (without the parts that could not be measured)": result.incomplete,
+    }
+    return [
+        f"{said}: {', '.join(f'{stage.name} ({stage.reason})' for stage in stages)}."
+        for said, stages in kinds.items()
+        if stages
+    ]
 
 
 def measured_numbers(measured: Mapping[str, float | None]) -> str:

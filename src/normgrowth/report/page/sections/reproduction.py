@@ -34,7 +34,7 @@ def sections(content: Content) -> list[Section]:
 def _sections(result: Reproduction, pictures: Sequence[Picture], place: int) -> list[Section]:
     """The sections of one reproduction. place: its index on the page."""
     note = "Gray: published by the authors. Each verdict follows from the measured numbers by the rule of its claim."
-    tables = [_claims(result.claims), _grounds(result.claims)]
+    tables = [_claims(result.claims), _grounds(result)]
     found = [Section("claims", "The claims", items=tables, notes=[note])]
     if pictures:
         colors = "Gray: published. Colors: measured here. Values derived from published numbers are labeled as derived."
@@ -70,10 +70,11 @@ def _claims(claims: Sequence[Judgment]) -> Table:
     )
 
 
-def _grounds(claims: Sequence[Judgment]) -> Table:
+def _grounds(result: Reproduction) -> Table:
     """What each verdict is based on: a table of its own, since one with all columns is wider than the page."""
+    claims = result.claims
     return Table(
-        "Rules, numbers and limits of the verdicts",
+        "Rules, numbers, limits and commands of the verdicts",
         [
             words("claim", [claim.id for claim in claims]),
             words("rule", [claim.rule for claim in claims]),
@@ -81,6 +82,7 @@ def _grounds(claims: Sequence[Judgment]) -> Table:
             words("scope", [claim.scope for claim in claims]),
             words("data", [claim.data for claim in claims]),
             words("what would change it", [claim.would_change for claim in claims]),
+            words("command", [result.command(claim) for claim in claims]),
         ],
     )
 
