@@ -3,8 +3,9 @@
 python benchmarks/levels.py PART ... --text brown.txt     measure; store records in docs/records/
 python benchmarks/levels.py pages                         make pictures and tables from the records
 
-Parts: figure2 (random base models), t5 (its initial weights), minilm (trained), figure4 (the paper's
-encoders), training (a model trained here, over its checkpoints), time. Without a part, all of them.
+Parts: figure2 (random base models), t5 (its initial weights), forms (a random T5 by stack, input and mode), minilm
+(trained), figure4 (the paper's encoders), training (a model trained here, over its checkpoints), time. Without a part,
+all of them.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,15 @@ import torch
 from torch import nn
 
 from normgrowth import Records, saturated, saturation, scaled_weights, scaling
+from normgrowth.engine import Threads
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches, read_rows
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.network.scaling.curves import paper_configs
 from normgrowth.network.scaling.result import joined_scalings
+from normgrowth.paper.stages.figure2_forms import FIGURE2_FORMS, figure2_forms
+from normgrowth.paper.stages.stage import StageContext
 from normgrowth.records import Block
 
 ROOT = Path(__file__).parent.parent
@@ -84,6 +89,13 @@ def t5(text: str | None) -> None:
         result = saturation(loaded, text, sentences=30, exact=False, run=run, progress=_say)
         parts.append(result)
         _joined(parts).write(KEPT / "t5_initialization")
+
+
+def forms(_: str | None) -> None:
+    """Measure a random T5-base in each form in which Figure 2 may have been measured, as `reproduce --scale paper`."""
+    with tempfile.TemporaryDirectory() as folder, closing(Threads(1)) as engine:
+        context = StageContext(Path(folder), engine, progress=_say)
+        figure2_forms(context, FIGURE2_FORMS.settings["paper"]).write(KEPT / "figure2_forms")
 
 
 def minilm(text: str | None) -> None:
@@ -216,6 +228,7 @@ def _say(done: int, total: int, label: str) -> None:
 PARTS = {
     "figure2": figure2,
     "t5": t5,
+    "forms": forms,
     "minilm": minilm,
     "figure4": figure4,
     "training": training,

@@ -5,12 +5,16 @@ from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
-from pages import DOCS, fill, picture
+from pages import DOCS, fill, picture, table
 
 from normgrowth.network.saturation.result import LayerCurve, Saturation
 from normgrowth.network.scaling.result import Scaling
+from normgrowth.paper.discrepancies.departures import published_line
+from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.published.figure2 import RUNS
 from normgrowth.paper.published.figure2 import figure2 as published_levels
 from normgrowth.paper.published.figure4 import figure4 as published_curves
+from normgrowth.paper.stages import figure2_forms as forms
 from normgrowth.report.figures.saturation import heat_map
 from normgrowth.report.sentences.saturation import sentences as saturation_sentences
 from normgrowth.report.sentences.scaling import sentences as scaling_sentences
@@ -37,7 +41,7 @@ def span(line: LayerCurve) -> str:
 def figure2(folder: Path) -> str:
     result, published = _saturation(folder), published_levels()
     picture(result.plot.levels(published=published), "levels_figure2")
-    theirs = {line.run: line for line in published.curves if line.baseline}
+    theirs = {line.run.removesuffix(", decoder"): line for line in published.curves if line.baseline}
     rows = [
         "| model | exact limit | c = 1000 | mean | to other tokens, mean | published, c = 1000 | mean |",
         "|---|---|---|---|---|---|---|",
@@ -62,7 +66,7 @@ def figure2(folder: Path) -> str:
 
 def t5_initialization(folder: Path) -> str:
     found = _saturation(folder).curves
-    (theirs,) = (line for line in published_levels().curves if line.run == "t5-base" and line.baseline)
+    (theirs,) = (line for line in published_levels().curves if line.run == RUNS["t5-base"] and line.baseline)
     rows = ["| initial weights | layer 0 | layer 5 | layer 11 | mean of blocks |", "|---|---|---|---|---|"]
     for line in found:
         at = dict(zip(line.layers, line.values, strict=True))
@@ -72,6 +76,17 @@ def t5_initialization(folder: Path) -> str:
     at = dict(zip(theirs.layers, theirs.values, strict=True))
     rows.append(f"| published | {at[0]:.2f} | {at[5]:.2f} | {at[11]:.2f} | {theirs.mean:.2f} |")
     return "\n".join(rows)
+
+
+def figure2_forms(folder: Path) -> str:
+    evidence = Evidence({"figure2_forms": _saturation(folder)})
+    known, columns = evidence.figure2_forms, ("first layer", "last layer", "mean")
+    lines = {"published": published_line("t5-base"), **{form: known[form] for form in forms.FORMS}}
+    rows = [
+        [name, *(f"{level:.2f}" for level in (line[0], line[-1], line.mean()))]
+        for name, line in lines.items()
+    ]
+    return table(("random T5-base, c = 1000", *columns), rows)
 
 
 def minilm(folder: Path) -> str:
@@ -121,6 +136,7 @@ def cost(file: Path) -> str:
 SECTIONS: dict[str, Callable[[Path], str]] = {
     "figure2": figure2,
     "t5_initialization": t5_initialization,
+    "figure2_forms": figure2_forms,
     "minilm": minilm,
     "figure4": figure4,
     "training": training,

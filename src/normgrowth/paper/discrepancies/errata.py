@@ -12,9 +12,12 @@ import numpy as np
 
 from normgrowth.paper.claim import Discrepancy, number
 from normgrowth.paper.claims.decay_and_schedule import WeightDecay
+from normgrowth.paper.discrepancies.departures import published_line
 from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.stages import figure2_forms as forms
 
 SMALL = 1e-3
+FIGURE_2 = ("saturation_pretrained", "saturation_random_init")
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,7 @@ class ApproximateEuler(Discrepancy):
     )
     correct = "The theorem is about exactly homogeneous functions. A vanishing error of f does not bound its gradient."
     error: float = number("scaling error of f, k = 1")
-    slope: float = number("derivative of f; degree 0 says 1")
+    slope: float = number("derivative of f, which degree 0 would keep at 1:")
 
     @classmethod
     def measure(cls, _: Evidence) -> Self:
@@ -317,6 +320,31 @@ class VanishingAttention(Discrepancy):
         return self.turned > 0.01 and self.turned_scaled < 1e-6
 
 
+@dataclass(frozen=True)
+class DropoutInRandomT5(Discrepancy):
+    """A caveat, on means over layers at c = 1000; the decoder reads its start token, as in the authors' script."""
+
+    id, where, needs = "t5-dropout", "§4.1, Fig. 2", ("figure2_forms",)
+    stated = "The pretrained T5 is closer to saturation than T5 with random weights."
+    correct = (
+        "The published means say so. But without dropout, the random decoder that the script measures is about as "
+        "saturated as the published trained one: the difference may be due to dropout."
+    )
+    trained: float = number("published, trained")
+    random: float = number("published, random")
+    evaluation: float = number("here, random, without dropout")
+    training: float = number("here, random, with dropout")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        trained, random = (published_line("t5-base", table).mean() for table in FIGURE_2)
+        known = evidence.figure2_forms
+        return cls(trained, random, known[forms.START].mean(), known[forms.AS_PUBLISHED].mean())
+
+    def differs(self) -> bool:
+        return self.trained > self.random and self.evaluation > self.trained - 0.05
+
+
 ERRATA: dict[str, type[Discrepancy]] = {
     one.id: one
     for one in (
@@ -332,4 +360,4 @@ ERRATA: dict[str, type[Discrepancy]] = {
         *(SoftmaxError, ScaleInvariance, HeadDegree, PreNorm, MissingFactor, TwoThresholds),
     )
 }
-CAVEATS: dict[str, type[Discrepancy]] = {one.id: one for one in (VanishingAttention,)}
+CAVEATS: dict[str, type[Discrepancy]] = {one.id: one for one in (VanishingAttention, DropoutInRandomT5)}
