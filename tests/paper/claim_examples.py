@@ -52,6 +52,28 @@ EXAMPLES = {
         {"change": {"total from 30%": 26.0, "encoder from 30%": 2.0}},
         {"change": {"total from 30%": 100.0, "encoder from 30%": 80.0}},
     ),
+    "step-size-encoder": (
+        {
+            "change": {"encoder from 30%": 2.5, "encoder from 60%": 2.4},
+            "mean": {"encoder": 172.0},
+            "last": 156.0,
+            "expected_last": 153.0,
+            "rounding": 0.05,
+        },
+        {"change": {"encoder from 30%": 26.0, "encoder from 60%": 2.4}},
+        {"change": {"encoder from 30%": 60.0, "encoder from 60%": 50.0}},
+    ),
+    "step-size-decoder": (
+        {
+            "change": {"decoder from 30%": 19.0, "decoder from 60%": 12.0},
+            "mean": {"decoder": 257.0},
+            "last": 246.0,
+            "expected_last": 242.0,
+            "rounding": 0.05,
+        },
+        {"last": 200.0},
+        {"change": {"decoder from 30%": 90.0, "decoder from 60%": 60.0}},
+    ),
     "uniform-growth": (
         {
             "t5_least": 6.0,
@@ -61,6 +83,8 @@ EXAMPLES = {
             "t5_largest_power": 0.5,
             "models": 4.0,
             "steady": 4.0,
+            "left_out": 2.0,
+            "largest_growth": 2.5,
             "largest_move": 0.03,
         },
         {"steady": 3.0, "largest_move": 0.3},
@@ -80,6 +104,7 @@ EXAMPLES = {
         {
             "models": 3.0,
             "saturated": 3.0,
+            "left_out": 1.0,
             "least": 0.99,
             "largest": 1.0,
             "others": 0.3,
@@ -123,6 +148,7 @@ EXAMPLES = {
         {
             "models": 6.0,
             "saturated": 2.0,
+            "accurate": 2.0,
             "converted": 2.0,
             "level": 0.99,
             "least": 0.8,
@@ -130,9 +156,11 @@ EXAMPLES = {
             "random": 0.1,
             "lost": 0.02,
             "kept": -0.01,
+            "layers": 12.0,
+            "epochs": 5.0,
         },
         {"converted": 1.0, "least": 0.1},
-        {"converted": 0.0, "lost": 0.2, "kept": 0.1},
+        {"accurate": 0.0, "converted": 0.0, "lost": 0.2, "kept": 0.1},
     ),
     "heads-local": (
         {
@@ -189,6 +217,11 @@ EXAMPLES = {
         {"closer": 2.0},
         {"closer": 0.0},
     ),
+    "saturation-small": (
+        {"pairs": 2.0, "above": 2.0, "difference": {"t5-small": 0.1}},
+        {"above": 1.0},
+        {"above": 0.0},
+    ),
     "saturation-final": (
         {
             "last": {
@@ -223,7 +256,9 @@ EXAMPLES = {
     "schedule-decides": (
         {
             "exponents": {"constant": 0.4, "inverse_sqrt": 0.1},
-            "pairs": 2.0,
+            "pairs": 3.0,
+            "same_rate": 3.0,
+            "seeds": 3.0,
             "least": 0.2,
             "largest": 0.3,
         },

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = tuple(range(1000, 13_000, 1000))
 T5_CLAIMS = (
     *("norm-sqrt", "norm-intercept", "norm-layers", "direction-consecutive", "direction-converges"),
-    *("alignment", "step-size"),
+    *("alignment", "step-size", "step-size-encoder", "step-size-decoder"),
 )
 
 
@@ -84,6 +84,24 @@ def test_claims_are_judged_on_the_traced_series(series):
     assert growth.verdict == "holds"  # a random walk: its squared norm grows as t
     aligned = judge(CLAIMS["alignment"], evidence).measured
     assert aligned["share of growth by steps: total"] == pytest.approx(1, abs=0.2)
+
+
+def test_a_series_with_lags_is_judged_by_distant_checkpoints(folder, tmp_path):
+    """The same walk: cos(θ_t, θ_t/2) does not rise. By numpy from the weights."""
+    ng.trace(folder, tmp_path / "t5", include="encoder,decoder", lags=[1, 2, 3, 4, 5, 6])
+    found = judge(CLAIMS["direction-converges"], Evidence(t5=traced_t5(tmp_path / "t5", tmp_path / "unused")))
+    weights = dict(zip(STEPS, stacked("both"), strict=True))
+    cosines = [
+        weights[step]
+        @ weights[step // 2]
+        / np.linalg.norm(weights[step])
+        / np.linalg.norm(weights[step // 2])
+        for step in STEPS
+        if step // 2 in weights and step % 2000 == 0
+    ]
+    assert found.measured["cosine of θ_t and θ_t/2: last"] == pytest.approx(cosines[-1], abs=1e-9)
+    assert found.verdict == "does not hold"
+    assert "turns on with every doubling" in found.reason
 
 
 def test_other_claims_about_t5_use_the_traced_series(series):

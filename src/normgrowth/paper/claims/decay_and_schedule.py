@@ -10,13 +10,14 @@ import numpy as np
 from normgrowth import schedules
 from normgrowth.dynamics import dynamics
 from normgrowth.dynamics.prediction import predict_norm
-from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, number
+from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, not_shown, number
 from normgrowth.paper.claims.t5_growth import listed
 from normgrowth.paper.claims.trained_models import local_exponents
 from normgrowth.paper.evidence import Evidence, MissingEvidence, TrainedModel
 from normgrowth.paper.published.figure1 import SCHEDULE
 
 APART = 0.1  # least difference of exponents that depend heavily on the schedule
+SEVERAL = 3  # least number of pairs of schedules that decide
 DEFAULT_RATE, DEFAULT_DECAY = 1e-3, 1e-2  # PyTorch's AdamW
 
 
@@ -66,40 +67,57 @@ class MisalignedDynamics(Claim):
 
 @dataclass(frozen=True)
 class ScheduleDecides(Claim):
-    """The exponent of growth is the slope of log‖θ‖ against log t over the later half of training. Holds if the
-    exponents of the same network under two schedules differ by at least 0.1 in every pair; in part if by at least 0.05
-    in some pair.
+    """The exponent of growth is the slope of log‖θ‖ against log t over the later half of training, compared in pairs of
+    runs of the same network with two schedules. With at least 3 pairs: holds if the exponents differ by at least 0.1 in
+    every pair; in part if by at least 0.05 in some pair; else it does not hold. With fewer pairs: in part if they
+    differ by at least 0.1 in every pair, else not shown.
     """
 
     id, where, needs = "schedule-decides", "§4, §5", ("language_models",)
     statement = "The growth trend depends heavily on the learning rate schedule."
     published, source = "expected", "text"
     scope = "models trained here with one architecture and optimizer and two schedules, each with its own base rate"
-    would_change = "More schedules, with one base rate, and longer runs."
+    would_change = "More schedules and seeds, with one base rate, and longer runs."
     exponents: Mapping[str, float] = number("exponent: ")
     pairs: float = number("pairs")
+    same_rate: float = number("of these with one base rate")
+    seeds: float = number("seeds")
     least: float = number("smallest difference in a pair")
     largest: float = number("largest difference in a pair")
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
         exponents, differences = dict[str, float](), list[float]()
+        same_rate, seeds = 0, set[int]()
         models = evidence.language_models.where(leaking=False)
         for one, other in combinations(models, 2):
             if one.schedule == other.schedule or _network(one) != _network(other):
                 continue
             own = {model.name: exponent(model) for model in (one, other)}
             differences.append(abs(own[one.name] - own[other.name]))
+            same_rate += _base_rate(one) is not None and _base_rate(one) == _base_rate(other)
+            seeds.add(one.seed)
             exponents |= {f"{model.name}, {model.schedule}": own[model.name] for model in (one, other)}
         if not differences:
             raise MissingEvidence("language_models", "no model was trained with two schedules")
-        return cls(exponents, len(differences), min(differences), max(differences))
+        return cls(exponents, len(differences), same_rate, len(seeds), min(differences), max(differences))
 
     def judge(self) -> Ruling:
-        told = (
-            f"Over the later half of training norms grow as t to the power {listed(self.exponents, '.2f')}. Exponents "
-            f"of the {self.pairs:.0f} pairs of schedules differ by {self.least:.2f} to {self.largest:.2f}."
+        found = (
+            f"the two exponents differ by {self.largest:.2f}"
+            if self.pairs == 1
+            else f"the exponents of {self.pairs:.0f} pairs differ by {self.least:.2f} to {self.largest:.2f}"
         )
+        told = (
+            f"Over the later half of training norms grow as t to the power {listed(self.exponents, '.2f')}: {found}. "
+            f"Pairs that also differ in the base rate: {self.pairs - self.same_rate:.0f} of {self.pairs:.0f}; seeds: "
+            f"{self.seeds:.0f}."
+        )
+        if self.pairs < SEVERAL:
+            told += (
+                f" Fewer than {SEVERAL} pairs do not show that the trend depends on the schedule in general."
+            )
+            return in_part(told) if self.least >= APART else not_shown(told)
         if self.least >= APART:
             return holds(told)
         return in_part(told) if self.largest >= APART / 2 else fails(told)
@@ -108,6 +126,10 @@ class ScheduleDecides(Claim):
 def exponent(model: TrainedModel) -> float:
     """The slope of log‖θ‖ against log t over the later half of training."""
     return float(local_exponents(model.measured.matrix("norm", level="model"))[0])
+
+
+def _base_rate(model: TrainedModel) -> float | None:
+    return None if model.rate is None else model.rate.lr
 
 
 def _network(model: TrainedModel) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ size are judged on the total and on the encoder; the numbers of the decoder are 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from normgrowth.paper.published.t5_stacks import Stack
 from normgrowth.paper.t5_series import FIGURE_1, FIGURE_5, T5Series
 
 ROUNDS_TO_ONE = 0.995  # smallest r² that is printed as 1.00
+NEARLY_ONE = 0.99  # smallest cosine that counts as 1
+DOUBLINGS = 3  # least number of cosines between θ_t and θ_t/2 that decide
 PREFERRED = 2.0  # ΔAICc above which one law is preferred to another
 SCOPES: dict[str, Stack] = {"total": "both", "encoder": "encoder", "decoder": "decoder"}
 JUDGED = ("total", "encoder")
@@ -190,30 +192,42 @@ class DirectionConsecutive(Claim):
 
 @dataclass(frozen=True)
 class DirectionConverges(Claim):
-    """The squared angle per step falls as t^−q. Holds if the 95% interval of q is above 2, where the angles have a
-    finite sum; does not hold if it is below 0, where angles do not fall; else not shown, since later turns may undo
-    earlier ones.
+    """If a traced series has cosines between θ_t and θ_t/2 for at least 3 steps t: holds if they end at 0.99 or more;
+    does not hold if they do not rise by more than 0.01 from their smallest value; else not shown. Other series have
+    angles between neighbors, and the squared angle per step falls as t^−q: holds if the 95% interval of q is above 2,
+    where the angles have a finite sum; does not hold if it is below 0, where angles do not fall; else not shown, since
+    later turns may undo earlier ones.
     """
 
     id, where = "direction-converges", "§3, §4"
     statement = "The direction of the parameters converges."
     published, source = "suggested by the cosines of Figure 1", FIGURE_5
-    scope = "all published blocks of T5-base, over the last decade of steps, extrapolated"
+    scope = "all blocks of T5-base; exponents are fitted over the last decade of steps, and extrapolated"
     would_change = (
-        "Cosines between distant checkpoints: cos(θ_t, θ_t/2) rises to 1 if the direction converges."
+        "Cosines between distant checkpoints: cos(θ_t, θ_t/2) rises to 1 if the direction converges "
+        "(`normgrowth trace --lags 1,2,4,8,16,32`, then --t5)."
     )
     q: float = number("q")
     q_low: float = number("q, at least")
     q_high: float = number("q, at most")
     total_degrees: float = number("angles summed, in degrees")
+    doublings: float | None = number("cosines of θ_t and θ_t/2", default=None)
+    doubled_least: float | None = number("cosine of θ_t and θ_t/2: smallest", default=None)
+    doubled_last: float | None = number("cosine of θ_t and θ_t/2: last", default=None)
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
         """Fit t^−q to the squared angles per step: see `normgrowth.dynamics.observed.direction`."""
         found = direction(evidence.t5.records)
-        return cls(found.q, found.low, found.high, float(np.degrees(found.total[-1])))
+        cosine = found.doubled.cosine
+        angles = found.q, found.low, found.high, float(np.degrees(found.total[-1]))
+        return (
+            cls(*angles, len(cosine), min(cosine), cosine[-1]) if len(cosine) >= DOUBLINGS else cls(*angles)
+        )
 
     def judge(self) -> Ruling:
+        if self.doubled_least is not None and self.doubled_last is not None:
+            return self._judge_distant(self.doubled_least, self.doubled_last)
         told = f"The squared angle per step falls as t^−{self.q:.2f} [{self.q_low:.2f}, {self.q_high:.2f}]"
         if self.q_low > 2:
             return holds(f"{told}: the angles have a finite sum.")
@@ -224,6 +238,17 @@ class DirectionConverges(Claim):
             f"{self.total_degrees:.0f}°. Cosines near 1 do not show that the direction converges, since later turns "
             "may or may not undo earlier ones."
         )
+
+    def _judge_distant(self, least: float, last: float) -> Ruling:
+        told = (
+            f"The cosine of θ_t and θ_t/2, of {self.doublings:.0f} steps t, is at least {least:.3f} and ends at "
+            f"{last:.3f}"
+        )
+        if last >= NEARLY_ONE:
+            return holds(f"{told}.")
+        if last <= least + 1 - NEARLY_ONE:
+            return fails(f"{told}: it does not rise, and the direction turns on with every doubling of t.")
+        return not_shown(f"{told}: it rises, but is not near 1.")
 
 
 @dataclass(frozen=True)
@@ -270,7 +295,7 @@ class FallingAlignment(Claim):
 class StepSize(Claim):
     """Holds if, on the total and on the encoder and for large t from 30, 50 and 60% of training, ‖δ‖ changes by less
     than 20, and the last ‖δ‖ is within 5% of the value that its number of steps implies. Does not hold if every change
-    is more than 20% of the mean ‖δ‖; else in part.
+    is more than 20% of the mean ‖δ‖; else in part. The encoder and the decoder also have a verdict each.
     """
 
     id, where, figure = "step-size", "§5.5, Fig. 5", "fig5"
@@ -278,6 +303,8 @@ class StepSize(Claim):
     published, source = "change of less than 20; a drop at the last checkpoint, an artifact", FIGURE_5
     scope = f"{BLOCKS}; the paper does not say where large t begins"
     would_change = "A definition of large t, or the decoder's checkpoints: ‖δ‖ grows in the decoder."
+    measured: ClassVar[tuple[str, ...]] = tuple(SCOPES)
+    judged: ClassVar[tuple[str, ...]] = JUDGED
     change: Mapping[str, float] = number("largest minus smallest: ")
     mean: Mapping[str, float] = number("mean of the later half: ")
     last: float = number("last")
@@ -286,7 +313,8 @@ class StepSize(Claim):
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
-        steps = {name: evidence.t5.sums(stack).steps() for name, stack in SCOPES.items()}
+        """`last` and `expected_last` are those of the first scope."""
+        steps = {name: evidence.t5.sums(SCOPES[name]).steps() for name in cls.measured}
         sizes = {name: own["step_size"] for name, own in steps.items()}
         change, mean = {}, {}
         for name, size in sizes.items():
@@ -294,17 +322,17 @@ class StepSize(Claim):
                 later = size[int(start * len(size)) : -1]
                 change[f"{name} from {start:.0%}"] = later.max() - later.min()
             mean[name] = size[len(size) // 2 : -1].mean()
-        total, interval = sizes["total"], steps["total"]["interval"]
+        size, interval = sizes[cls.measured[0]], steps[cls.measured[0]]["interval"]
         return cls(
             change,
             mean,
-            total[-1],
-            total[-2] * np.sqrt(interval[-1] / interval[-2]),
+            size[-1],
+            size[-2] * np.sqrt(interval[-1] / interval[-2]),
             max(own["step_size_rounding"].max() for own in steps.values()),
         )
 
     def judge(self) -> Ruling:
-        judged = {name: change for name, change in self.change.items() if name.startswith(JUDGED)}
+        judged = {name: change for name, change in self.change.items() if name.startswith(self.judged)}
         told = f"‖δ‖ changes by {listed(judged, '.1f')} (means {listed(self.mean, '.0f')})"
         relative = [change / self.mean[name.split()[0]] for name, change in judged.items()]
         if min(relative) > 0.2:
@@ -319,6 +347,34 @@ class StepSize(Claim):
         return in_part(f"{told}; the paper says less than 20; {drop}.")
 
 
+@dataclass(frozen=True)
+class EncoderStepSize(StepSize):
+    """The rule of step-size on the encoder alone: holds if ‖δ‖ changes by less than 20 from 30, 50 and 60% of training,
+    and the last ‖δ‖ is within 5% of the value that its number of steps implies. Does not hold if every change is more
+    than 20% of the mean ‖δ‖; else in part.
+    """
+
+    id = "step-size-encoder"
+    statement = "On the encoder, which §A says is measured, ‖δ‖ is roughly constant for large t."
+    scope = "the 12 encoder layers of T5-base together; the paper does not say where large t begins"
+    would_change = CHECKPOINTS
+    measured = judged = ("encoder",)
+
+
+@dataclass(frozen=True)
+class DecoderStepSize(StepSize):
+    """The rule of step-size on the decoder alone: holds if ‖δ‖ changes by less than 20 from 30, 50 and 60% of training,
+    and the last ‖δ‖ is within 5% of the value that its number of steps implies. Does not hold if every change is more
+    than 20% of the mean ‖δ‖; else in part.
+    """
+
+    id = "step-size-decoder"
+    statement = "On the decoder, which the total of Figure 5 includes, ‖δ‖ is roughly constant for large t."
+    scope = "the decoder of T5-base, whose norms follow from those of both stacks and of the encoder"
+    would_change = CHECKPOINTS
+    measured = judged = ("decoder",)
+
+
 CLAIMS = (
     NormSqrt,
     NormIntercept,
@@ -327,4 +383,6 @@ CLAIMS = (
     DirectionConverges,
     FallingAlignment,
     StepSize,
+    EncoderStepSize,
+    DecoderStepSize,
 )

@@ -1,6 +1,6 @@
 """Claims of sections 3 and 4, judged by language models trained here: growth, uniformity, saturation, heads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Self
@@ -8,26 +8,29 @@ from typing import Self
 import numpy as np
 
 from normgrowth.paper.claim import Claim, Ruling, fails, holds, in_part, not_shown, number
-from normgrowth.paper.evidence import Evidence, Floats
+from normgrowth.paper.evidence import Evidence, Floats, TrainedModel
 from normgrowth.paper.published import lm_runs
 from normgrowth.paper.published.figure3 import WINDOWS
 from normgrowth.paper.published.tables import published
 from normgrowth.records import Matrix
+from normgrowth.trace.result import MATRICES
 
 ONE, ALL = 0.1, 0.9  # attended_spread of a head that attends to one position (at most) and to all (at least)
 SATURATED = 0.98  # smallest level that counts as the printed 1.00
 STEADY = 0.1  # largest relative change of a ratio of norms
 PAPER_LAYERS, PAPER_EPOCHS = 12, 5  # of the paper's language models
+DOUBLED = 2  # least growth of a model's matrices for its layers to be able to differ
 
 
 @dataclass(frozen=True)
 class UniformGrowth(Claim):
-    """Holds if, in T5 and in every model trained here, the ratio of each layer's norm to that of all layers changes by
-    at most 10% over the later half of training; in part if that is true for T5 or for some models.
+    """Holds if, in T5 and in every model trained here whose matrices at least doubled their norm, the ratio of each
+    layer's norm to that of all layers changes by at most 10% over the later half of training; in part if that is true
+    for T5 or for some of these models. Models that grew less are left out: their ratios can hardly change.
     """
 
     id, where, needs = "uniform-growth", "Prop. 1, §4", ("language_models",)
-    statement = "Every parameter grows at the same rate up to a constant."
+    statement = "Every layer grows at the same rate up to a constant."
     published, source = "called reasonable", "text; T5 published (Figure 1)"
     scope = "layers, not single parameters: scalar-growth judges those"
     would_change = (
@@ -39,39 +42,77 @@ class UniformGrowth(Claim):
     t5_move: float = number("T5: largest move of a layer's ratio, later half")
     t5_least_power: float = number("T5: smallest local exponent of a layer, later half")
     t5_largest_power: float = number("T5: largest local exponent")
-    models: float = number("models here")
+    models: float = number("models here whose matrices at least doubled")
     steady: float = number("of these with ratios that move by 10% at most")
-    largest_move: float = number("models here: largest move")
+    left_out: float = number("models here that grew less, left out")
+    largest_growth: float = number("models here: largest growth of the matrices")
+    largest_move: float | None = number("models here: largest move", default=None)
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
         t5 = evidence.t5.encoder_matrix()
         factors, powers = t5.values[-1] / t5.values[0], local_exponents(t5)
         models = evidence.language_models.where(leaking=False)
-        moves = [ratio_move(model.trace.matrix("norm")) for model in models]
+        growth = [matrix_growth(model) for model in models]
+        grown = [model for model, factor in zip(models, growth, strict=True) if factor >= DOUBLED]
+        moves = [ratio_move(model.trace.matrix("norm")) for model in grown]
         return cls(
             factors.min(),
             factors.max(),
             ratio_move(t5),
             powers.min(),
             powers.max(),
-            len(moves),
+            len(grown),
             sum(move <= STEADY for move in moves),
-            max(moves),
+            len(models) - len(grown),
+            max(growth),
+            max(moves, default=None),
         )
 
     def judge(self) -> Ruling:
         told = (
             f"Over the later half of training, ratios of T5's layers change by at most {self.t5_move:.1%}, with local "
             f"exponents from {self.t5_least_power:.2f} to {self.t5_largest_power:.2f} (growth factors from "
-            f"{self.t5_least:.1f} to {self.t5_largest:.1f} over all of training). In {self.steady:.0f} of "
-            f"{self.models:.0f} models trained here they change by at most 10% (largest change "
-            f"{self.largest_move:.1%})."
+            f"{self.t5_least:.1f} to {self.t5_largest:.1f} over all of training). "
         )
+        if self.largest_move is None:
+            told += "No model trained here doubled the norm of its matrices"
+        else:
+            told += (
+                f"In {self.steady:.0f} of {self.models:.0f} models trained here whose matrices at least doubled their "
+                f"norm they change by at most 10% (largest change {self.largest_move:.1%})"
+            )
+        told += f"; {self.left_out:.0f} models that grew less are left out (largest factor {self.largest_growth:.2f})."
         uniform = self.t5_move <= STEADY
         if uniform and self.steady == self.models:
             return holds(told)
         return in_part(told) if uniform or self.steady else fails(told)
+
+
+def matrix_growth(model: TrainedModel) -> float:
+    """The factor by which the norm of a model's matrices grew; of all parameters in records of earlier versions."""
+    rows = model.trace.records.where(level="part", name=MATRICES)
+    norms = (
+        rows.matrix("norm", level="part") if len(rows) else model.trace.records.matrix("norm", level="model")
+    )
+    return float(norms.values[-1, 0] / norms.values[0, 0])
+
+
+def largest_size(models: Sequence[TrainedModel]) -> tuple[float | None, float | None]:
+    """The largest number of layers and of epochs; None if unknown, as in records of earlier versions."""
+    layers, epochs = (
+        max((known for known in map(attrgetter(name), models) if known is not None), default=None)
+        for name in ("layers", "epochs")
+    )
+    return layers, epochs
+
+
+def too_small(layers: float | None, epochs: float | None) -> str:
+    """Why models of this size cannot refute a claim about the paper's models; empty if they can."""
+    if (layers or 0) >= PAPER_LAYERS and (epochs or 0) >= PAPER_EPOCHS:
+        return ""
+    trained = "" if layers is None or epochs is None else f": {layers:.0f} layers, {epochs:.2g} epochs"
+    return f"The models are too small to judge{trained}; the paper's have 12 layers and 5 epochs."
 
 
 def later_half(norms: Matrix) -> tuple[Floats, Floats]:
@@ -176,17 +217,19 @@ class LanguageModelGrowth(Claim):
 
 @dataclass(frozen=True)
 class LanguageModelSaturation(Claim):
-    """Holds if every model trained with AdamW ends at 0.98 or more; in part if some do. If none does, it does not hold
-    for models of the paper's size and training (12 layers, 5 epochs), and is not shown by smaller ones.
+    """Models that did not learn more than word frequencies are left out. Holds if every other model trained with AdamW
+    ends at 0.98 or more; in part if some do. If none does, it does not hold for models of the paper's size and training
+    (12 layers, 5 epochs), and is not shown by smaller ones or if no model learned.
     """
 
     id, where, needs = "saturation-lm", "§4.1", ("language_models",)
     statement = "Small language models reach a saturation of 1.00."
     published, source = "1.00", "text; levels of the authors' runs, published with their code"
-    scope = "language models with a true causal mask, trained here with AdamW"
+    scope = "language models with a true causal mask, trained here with AdamW to a loss below that of word frequencies"
     would_change = "The paper's size and 5 epochs (--scale paper): levels rise with training."
-    models: float = number("models")
+    models: float = number("models that learned")
     saturated: float = number("at 0.98 or more")
+    left_out: float = number("models that learned only word frequencies, left out")
     least: float = number("smallest level")
     largest: float = number("largest level")
     others: float = number("to other tokens, at the largest level")
@@ -196,39 +239,37 @@ class LanguageModelSaturation(Claim):
 
     @classmethod
     def measure(cls, evidence: Evidence) -> Self:
-        models = evidence.language_models.where(leaking=False, optimizer="adamw")
+        trained = evidence.language_models.where(leaking=False, optimizer="adamw")
+        models = [model for model in trained if model.learned]
         levels = [model.last("saturation") for model in models]
         others = [model.last("saturation_others") for model in models]
-        saturated = sum(level >= SATURATED for level in levels)
-        layers, epochs = (
-            max((known for known in map(attrgetter(name), models) if known is not None), default=None)
-            for name in ("layers", "epochs")
-        )
         return cls(
-            len(levels),
-            saturated,
-            min(levels),
-            max(levels),
-            others[int(np.argmax(levels))],
+            len(models),
+            sum(level >= SATURATED for level in levels),
+            len(trained) - len(models),
+            min(levels, default=0.0),
+            max(levels, default=0.0),
+            others[int(np.argmax(levels))] if levels else 0.0,
             min(level[-1] for run, level in lm_runs.levels().items() if "sgd" not in run),
-            layers,
-            epochs,
+            *largest_size(models),
         )
 
     def judge(self) -> Ruling:
+        if not self.models:
+            return not_shown(
+                f"None of {self.left_out:.0f} models with AdamW learned more than word frequencies."
+            )
         told = (
             f"{self.saturated:.0f} of {self.models:.0f} models trained with AdamW reach 0.98 (levels {self.least:.2f} "
             f"to {self.largest:.2f}; the most saturated has {self.others:.2f} to other tokens); the authors' runs with "
             f"AdamW and a mask that leaks end at {self.theirs:.3f} or more"
         )
+        if self.left_out:
+            told += f"; {self.left_out:.0f} models that learned only word frequencies are left out"
         if self.saturated:
             return holds(f"{told}.") if self.saturated == self.models else in_part(f"{told}.")
-        if (self.layers or 0) < PAPER_LAYERS or (self.epochs or 0) < PAPER_EPOCHS:
-            trained = "" if self.epochs is None else f": {self.layers:.0f} layers, {self.epochs:.2g} epochs"
-            return not_shown(
-                f"{told}. The models are too small to judge{trained}; the paper's have 12 layers and 5 epochs."
-            )
-        return fails(f"{told}.")
+        small = too_small(self.layers, self.epochs)
+        return not_shown(f"{told}. {small}") if small else fails(f"{told}.")
 
 
 @dataclass(frozen=True)
