@@ -10,13 +10,16 @@ models of the demo, docs/records/demo.
 """
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import torch
 from pages import DOCS, fill, table
 
+from normgrowth.lab.settings import TrainSettings
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
@@ -29,6 +32,14 @@ from normgrowth.report.sentences.reproduction import measured_numbers
 from normgrowth.results import load
 
 KEPT = DOCS / "records"
+# stage -> its folder in docs/records, and the command of its measurement; each language model has its own command
+RECORDS = {
+    "language_models": ("lab", None),
+    "scaling": ("figure4", "normgrowth scaling paper"),
+    "pretrained": ("minilm", "normgrowth saturation minilm --text brown.txt --random-init 3"),
+    "figure2_forms": ("figure2_forms", "python benchmarks/levels.py forms"),
+    "decay": ("decay/adamw", "normgrowth sweep wikitext-2 --data corpora -o sweep"),
+}
 NOT_MEASURED = "not measured here"
 CONFIRMED = {True: "yes", False: "no", None: "not measured"}
 
@@ -41,6 +52,7 @@ def evidence() -> Evidence:
             "language_models": TrainedModels(models),
             "scaling": load(KEPT / "figure4"),
             "pretrained": load(KEPT / "minilm"),
+            "figure2_forms": load(KEPT / "figure2_forms"),
             "decay": load(KEPT / "decay" / "adamw"),
         }
     )
@@ -74,7 +86,7 @@ def counts(judgments: list[Judgment]) -> str:
     return table(("verdict", "claims"), rows[::-1])
 
 
-def claims(judgments: list[Judgment]) -> str:
+def claims(judgments: list[Judgment], larger: Evidence) -> str:
     """Return the claims with a heading each: tables of sentences are hard to read."""
     return "\n\n".join(
         f"### {one.id}: {one.verdict}\n\n"
@@ -85,9 +97,44 @@ def claims(judgments: list[Judgment]) -> str:
         f"- **Scope**: {one.scope}\n"
         f"- **Data**: {one.data}\n"
         f"- **What would change it**: {one.would_change}\n"
-        f"- **Command**: `normgrowth reproduce --only {one.id}`"
+        f"- **Command**: {_command(one, larger)}"
         for one in judgments
     )
+
+
+def _command(one: Judgment, larger: Evidence) -> str:
+    """Return the command that measures a claim, and the records that its numbers on the page are from."""
+    command = f"`normgrowth reproduce --only {one.id}`"
+    folders = [f"`docs/records/{RECORDS[stage][0]}`" for stage in one.needs if stage in RECORDS]
+    from_demo = judge(CLAIMS[one.id], larger).verdict == NOT_MEASURED
+    if from_demo or not folders:
+        return command
+    return (
+        f"{command} measures it on the models of the demo. The numbers above are from {' and '.join(folders)}, see "
+        "[Records and their commands](#records-and-their-commands)"
+    )
+
+
+def records() -> str:
+    """Return a table with the command that made each record."""
+    rows = [[f"`{folder}`", f"`{command}`"] for folder, command in RECORDS.values() if command]
+    lab = {path.name: TrainedModel.read(path).run.settings for path in sorted((KEPT / "lab").iterdir())}
+    rows += [[f"`lab/{name}`", f"`{train_command(name, settings)}`"] for name, settings in lab.items()]
+    return table(("record", "command"), rows)
+
+
+def train_command(name: str, settings: TrainSettings) -> str:
+    """Return the `normgrowth train` line with these settings."""
+    words = ["normgrowth", "train", settings.corpus, "--data", "corpora", "-o", f"runs/{name}"]
+    for field in fields(TrainSettings):
+        value, flag = getattr(settings, field.name), field.name.replace("_", "-")
+        if field.name == "corpus" or value == field.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return shlex.join(words)
 
 
 def checks(found: list[Check], stated: str, correct: str) -> str:
@@ -133,7 +180,8 @@ def main(page: Path = DOCS / "claims.md") -> None:
     sections = {
         "statements": covered(judgments, [*errata, *departures, *caveats]),
         "counts": counts(judgments),
-        "claims": claims(judgments),
+        "claims": claims(judgments, known),
+        "records": records(),
         "errata": checks(errata, "Printed", "Correct"),
         "departures": checks(departures, "Code", "Should be"),
         "caveats": checks(caveats, "Printed", "Limit"),

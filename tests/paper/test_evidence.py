@@ -2,19 +2,25 @@
 
 import importlib.util
 import math
+import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
+from normgrowth.cli.main import parser_of
+from normgrowth.cli.training_options import settings_of
+from normgrowth.lab.cells.axis import Axis
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
-from normgrowth.paper.evidence import Evidence, MissingEvidence
+from normgrowth.paper.evidence import Evidence, MissingEvidence, TrainedModel
+from normgrowth.results import load
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
-STAGES = ("theory", "scaling", "pretrained", "language_models", "decay")
+STAGES = ("theory", "scaling", "pretrained", "figure2_forms", "language_models", "decay")
 ALL = {**CLAIMS, **ERRATA, **DEPARTURES, **CAVEATS}
 
 
@@ -24,6 +30,7 @@ OLDER = {  # the kept records are older than these quantities
     "heads-local": "has no attended_distance of heads",
     "max-margin": "has no share_separated",
     "schedule-decides": "no model was trained with two schedules",
+    "saturation-small": "no small and base variant of one model",
 }
 
 
@@ -118,4 +125,37 @@ def test_typed_values_of_the_kept_records(kept):
         first.last("nothing")
     with pytest.raises(MissingEvidence):
         first.of_heads("nothing")
+    with pytest.raises(MissingEvidence):
+        _ = kept.figure2_forms["nothing"]
     assert len(kept.decay.edges) == len(kept.decay.learning_rates) == len(kept.decay.predicted) == 20
+
+
+def test_forms_of_figure_2_at_the_size_of_t5_base(kept):
+    """First layer and mean of the five forms; see docs/levels.md."""
+    found = {form: (levels[0], levels.mean()) for form, levels in kept.figure2_forms.items()}
+    assert found["encoder"] == pytest.approx((0.27, 0.38), abs=0.02)
+    assert found["decoder"] == pytest.approx((0.42, 0.48), abs=0.02)
+    assert found["decoder, start token"] == pytest.approx((0.62, 0.58), abs=0.02)
+    assert found["decoder, start token, dropout"] == pytest.approx((0.45, 0.37), abs=0.02)
+    caveat = check(CAVEATS["t5-dropout"], kept).measured
+    assert caveat["here, random, without dropout"] > caveat["published, trained"]
+
+
+def test_commands_of_the_kept_records(benchmark, kept):
+    """The commands in docs/claims.md have the settings of the records."""
+    shown = dict(
+        re.findall(r"^\| `lab/(\S+)` \| `normgrowth train (.*)` \|$", benchmark.records(), re.MULTILINE)
+    )
+    runs = {path.name: TrainedModel.read(path).run for path in (benchmark.KEPT / "lab").iterdir()}
+    assert shown.keys() == runs.keys()
+    for name, command in shown.items():
+        assert settings_of(parser_of("train").parse_args(shlex.split(command))) == runs[name].settings
+    decay = load(benchmark.KEPT / "decay" / "adamw")
+    _, _, *words = benchmark.RECORDS["decay"][1].split()
+    arguments = parser_of("sweep").parse_args(words)
+    assert settings_of(arguments) == decay.settings
+    for axis in ("x", "y"):
+        assert Axis.parse(getattr(arguments, axis), axis) == getattr(decay, axis)
+    page = (benchmark.DOCS / "claims.md").read_text(encoding="utf-8")
+    assert benchmark.records() in page
+    assert "`docs/records/lab`, see [Records" in page.partition("### lm-growth")[2].partition("###")[0]
