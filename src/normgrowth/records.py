@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from normgrowth.errors import AmbiguousRows, InputError, MissingDependency
 from normgrowth.serialization.record_schema import AXES, NULLABLE
-from normgrowth.text import html_table, listed, visible
+from normgrowth.text import html_table, listed, natural_order, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -270,7 +270,7 @@ class Records:
         axis: str = "step",
         scale: float | None = None,
     ) -> Matrix:
-        """A matrix with a row per value of the axis and a column per name, with layers in order within each stack.
+        """A matrix with a row per value of the axis and a column per name, in natural order: layer 2 before layer 10.
 
         reference, scale: as for `series`; scale is ignored for the axis "scale".
         Raises AmbiguousRows if several rows have the same name and axis value, for example those of several seeds.
@@ -288,9 +288,8 @@ class Records:
         stacks: dict[str, int] = {}
         for name, layer in layer_of.items():
             stacks.setdefault(_stack(name, layer), len(stacks))
-        ordered = sorted(
-            layer_of, key=lambda name: (stacks[_stack(name, layer_of[name])], layer_of[name] or 0)
-        )
+        by_layer = sorted(names, key=lambda name: (stacks[_stack(name, layer_of[name])], layer_of[name] or 0))
+        ordered = natural_order(names) if level == "tensor" else by_layer
         places = {name: i for i, name in enumerate(ordered)}
         column = np.array([places.get(word, -1) for word in words], np.intp)[codes]
         steps, row = np.unique(table[axis].to_numpy(), return_inverse=True)

@@ -1,8 +1,9 @@
-"""Safe text: escaped names, tables for notebooks, one-line reprs, labels of folders.
+"""Safe text: escaped names, their natural order, tables for notebooks, one-line reprs, labels of folders.
 
 Names come from untrusted checkpoints. Terminal, figures, HTML page and notebook display them escaped.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import MISSING, fields, is_dataclass
@@ -30,6 +31,28 @@ def visible(text: object) -> str:
 
 
 _ACTING = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+
+
+def natural_order(names: Iterable[str]) -> list[str]:
+    """The names with their numbers in ascending order, "h.2" before "h.10", and the words between as they first occur.
+
+    >>> natural_order(["embedding", "h.10.bias", "h.2.weight", "h.2.bias"])
+    ['embedding', 'h.2.bias', 'h.2.weight', 'h.10.bias']
+    """
+    first: dict[str, int] = {}
+
+    def key(name: str) -> list[tuple[int, int, str]]:
+        found, before = [], ""
+        for i, part in enumerate(re.split(r"([0-9]+)", name)):
+            if is_number := i % 2 == 1:
+                digits = part.lstrip("0")  # of any length, so that int() may refuse them
+                found.append((0, len(digits), digits))
+            else:
+                found.append((1, first.setdefault(before + part, len(first)), ""))
+            before += "#" if is_number else part  # the words of all layers have one order
+        return found
+
+    return sorted(names, key=key)
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -37,6 +37,7 @@ def aligned(a: RunValues, b: RunValues) -> Aligned:
             pairs[name] = same[0]
             only_a.remove(name)
             only_b.remove(same[0])
+    pairs = {name: pairs[name] for name in mine if name in pairs}  # renamed tensors keep their place
     steps = np.intersect1d(a.steps, b.steps).tolist()
     return Aligned(
         a.at(steps, [mine[name] for name in pairs]),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.records import Records, coded
+from normgrowth.text import natural_order
 from normgrowth.trace.result import Trace
 
 if TYPE_CHECKING:
@@ -123,14 +124,16 @@ def run_values(trace: Trace, level: str) -> RunValues:
 
 
 def _items(records: Records) -> list[Item]:
+    """The items in natural order."""
     sizes, norms = (
         records.where(quantity=quantity).table.unify_dictionaries() for quantity in ("numel", "norm")
     )
     known = {row["name"]: row["value_max"] for row in _by(sizes, ["name"], [("value", "max")])}
-    return [
-        Item(row["name"], row["layer"], row["role"], int(known.get(row["name"]) or 0))
+    found = {
+        row["name"]: Item(row["name"], row["layer"], row["role"], int(known.get(row["name"]) or 0))
         for row in _by(norms, ["name", "layer", "role"], [])
-    ]
+    }
+    return [found[name] for name in natural_order(found)]
 
 
 def _by(table: "pa.Table", columns: list[str], values: list[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from normgrowth.moments.levels import DOMINANT, VECTORS
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import FILE
-from normgrowth.text import did_you_mean
+from normgrowth.text import did_you_mean, natural_order
 
 POINTS = "points"  # the level of series that are not from a trace
 
@@ -96,9 +96,10 @@ def _measured(measured: Measurement, level: str, quantity: str) -> Data:
     for run in runs:
         rows = chosen.where(run=run)
         names, layers = (rows.table[column].to_pylist() for column in ("name", "layer"))
-        for name, layer in dict(zip(names, layers, strict=True)).items():
+        layer_of = dict(zip(names, layers, strict=True))
+        for name in natural_order(layer_of):
             label = name if len(runs) == 1 else f"{run}: {name}"
-            found[label] = NormSeries(label, *rows.series(quantity, level=level, name=name), layer)
+            found[label] = NormSeries(label, *rows.series(quantity, level=level, name=name), layer_of[name])
     run = str(runs[0]) if len(runs) == 1 else ""
     notes = _hidden_matrices(records) if level == "model" and quantity == "norm" and run else ()
     return Data(found, measured.source, measured.parameters, level, run, notes)

@@ -12,6 +12,7 @@ from normgrowth.lint.checks.tensors import index_faults, nonfinite_faults
 from normgrowth.lint.checks.trajectory import Trajectory
 from normgrowth.lint.checks.unchanged import unchanged_tensors
 from normgrowth.lint.step_table import StepTable
+from normgrowth.text import natural_order
 from normgrowth.trace.sampling.finding import KINDS, Finding
 from normgrowth.trace.sampling.sample_log import SampleLog
 from normgrowth.trace.sampling.sampled_steps import SampledStep
@@ -20,10 +21,12 @@ from normgrowth.trace.sampling.sampled_steps import SampledStep
 def in_order(findings: Iterable[Finding], sampled: Sequence[SampledStep]) -> list[Finding]:
     """Sort findings by step, faults first; findings without a step come last."""
     place = {sample.label: sample.position for sample in sampled}
+    findings = list(findings)
+    rank = {name: i for i, name in enumerate(natural_order(sorted({f.name for f in findings})))}
 
-    def key(f: Finding) -> tuple[float, str, int, int, str]:
+    def key(f: Finding) -> tuple[float, str, int, int, int]:
         step = np.inf if f.step is None else f.step
-        return step, f.severity, KINDS.index(f.kind), place.get(f.label, -1), f.name
+        return step, f.severity, KINDS.index(f.kind), place.get(f.label, -1), rank[f.name]
 
     return sorted(findings, key=key)
 

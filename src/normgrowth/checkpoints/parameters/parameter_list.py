@@ -12,6 +12,7 @@ from normgrowth.checkpoints.parameters.selection import Selection, stored_copies
 from normgrowth.checkpoints.series import CheckpointSeries
 from normgrowth.records import Records, installed
 from normgrowth.results import Provenance, Result
+from normgrowth.text import natural_order
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(Result, Sequence[Parameter]):
-    """The tensors of one checkpoint, in the order of the file: a sequence of `Parameter`."""
+    """The tensors of one checkpoint in natural order, layer 2 before layer 10: a sequence of `Parameter`."""
 
     kind: ClassVar[str] = "parameters"
 
@@ -99,8 +100,8 @@ def _listed(checkpoint: Checkpoint, selection: Selection) -> tuple[Parameter, ..
         copies = stored_copies(checkpoint, readings)
         readings = selection.readings(checkpoint.tensors, {**checkpoint.aliases, **copies})
     found = []
-    for reading in readings.values():
-        tensor = checkpoint.tensors[reading.name]
+    for name in natural_order(readings):
+        reading, tensor = readings[name], checkpoint.tensors[name]
         measurable = not reading.counted or tensor.dtype in STORAGE
         reason = reading.reason if measurable else "its dtype is not supported: --exclude it"
         place = reading.stack, reading.layer, reading.role, reading.kind
