@@ -10,6 +10,7 @@ from pages import DOCS, fill, picture, table
 
 from normgrowth.lab.cells.edge_search import Cell, changes, wanted
 from normgrowth.lab.sweep_result import Sweep
+from normgrowth.report.sentences.sweep import edges_in_words
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.results import load_all
 
@@ -53,14 +54,16 @@ ANSWERS = (
     "growth ends at λ",
     "exponent p in λ ∝ ηᵖ",
     "λ/λ*, median",
-    "part from alignment, median",
+    "parts of λ/λ* from alignment and steps, medians",
     "cells with the best loss that grow",
 )
 
 
 def answers(grid: SweepGrid) -> list[str]:
     edge, rates, there = grid.column("edge"), np.array(grid.x.values, float), inside(grid)
-    ratio = (edge / grid.column("edge_predicted"))[there]
+    whole = edge / grid.column("edge_predicted")
+    ratio = whole[there]
+    shares = [grid.column(f"edge_{term}") * whole for term in ("alignment", "steps")]
     slope = np.polyfit(np.log(rates[there]), np.log(edge[there]), 1)[0]
     losses, many = grid.cell("dev_loss"), grid.shape[0] * grid.shape[1]
     best = losses <= np.nanmin(losses) + LEARNED
@@ -70,7 +73,7 @@ def answers(grid: SweepGrid) -> list[str]:
         f"{edge[there].min():.2g} to {edge[there].max():.2g}",
         f"{slope:.2f}",
         f"{np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})",
-        f"{np.median(grid.column('edge_alignment')[there]):.0%}",
+        " and ".join(f"{np.median(share[there]):+.2f}" for share in shares).replace("-", "−"),
         f"{int((best & grows(grid)).sum())} of {int(best.sum())} (loss {np.nanmin(losses):.2f})",
     ]
 
@@ -84,9 +87,8 @@ def edge_table(grid: SweepGrid) -> str:
         shares = [grid.column(f"edge_{term}")[i] * ratio for term in ("alignment", "steps")]
         place = "below all" if edge[i] == 0 else "above all" if edge[i] == np.inf else f"{edge[i]:.2g}"
         loss = np.nanmin(losses[i]) if np.isfinite(losses[i]).any() else np.nan
-        once = "once" if grid.column("once")[i] else "more than once" if edge[i] > 0 else "falls first"
         numbers = [f"{value:.2f}" if isfinite(value) else "" for value in (ratio, *shares, loss)]
-        rows.append([f"{rate:.2g}", place, f"{predicted[i]:.2g}", *numbers, once])
+        rows.append([f"{rate:.2g}", place, f"{predicted[i]:.2g}", *numbers, edges_in_words(grid)[i]])
     titles = (
         "η",
         "growth ends at λ",
@@ -95,9 +97,9 @@ def edge_table(grid: SweepGrid) -> str:
         "part from alignment",
         "part from steps",
         "best dev loss",
-        "sign changes",
+        "edges in the grid",
     )
-    return table(titles, rows)
+    return table(titles, rows).replace("-0.", "−0.")
 
 
 def default_table(grid: SweepGrid) -> str:

@@ -23,6 +23,7 @@ from normgrowth.paper.published.figure3 import figure3
 from normgrowth.report.figures.heads import atlas
 from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, laid_out, style
 from normgrowth.report.grids import Grids
+from normgrowth.report.numbers import signed
 
 Floats = NDArray[np.float64]
 COLORS = {"paper_pre_norm": BLUE, "usual_pre_norm": "#009e73", "post_norm": ORANGE}
@@ -76,18 +77,30 @@ class Run:
         values = grid.values[np.isfinite(grid.values)]
         return float(values[0]), float(values[-1])
 
-    def share_of_steps(self) -> float:
-        """The share of ‖δ‖² in the growth of ‖θ‖², over the measured steps."""
-        return float(self.tracked.model("growth_steps")[1].sum() / self.tracked.model("growth")[1].sum())
+    def growth_of_steps(self) -> str:
+        """What ‖δ‖² adds to ‖θ‖², over the measured steps."""
+        whole, steps = (float(self.tracked.model(f"growth{term}")[1].sum()) for term in ("", "_steps"))
+        return share_or_terms(whole, steps, whole - steps)
 
-    def share_between_checkpoints(self) -> float:
+    def growth_between_checkpoints(self) -> str:
         """The same with δ between consecutive checkpoints, whose steps double."""
-        return float(self.traced.model("total_share_steps")[1][-1])
+        norms = self.traced.model("norm")[1]
+        whole = float(norms[-1] ** 2 - norms[0] ** 2)
+        steps = whole * float(self.traced.model("total_share_steps")[1][-1])
+        return share_or_terms(whole, steps, whole - steps)
 
     def factors(self) -> Floats:
         """The factor by which the norm of each layer grew, from the first to the last checkpoint."""
         norms = self.traced.of("layer", "norm").values
         return norms[-1] / norms[0]
+
+
+def share_or_terms(whole: float, steps: float, alignment: float) -> str:
+    """The share of the steps in the growth, or both terms if one of them is negative."""
+    if min(steps, alignment) >= 0:
+        return f"{steps / whole:.0%}"
+    terms = f"steps {signed(steps, 3)}, alignment {signed(alignment, 3)} of {signed(whole, 3)}"
+    return terms.replace("-", "−")
 
 
 def write(folder: Path) -> None:
@@ -136,12 +149,23 @@ def growth(runs: Sequence[Run]) -> str:
             f"{best.law}, {best.r2:.4f}",
             f"{power.params['p']:.2f} [{low:.2f}, {high:.2f}]",
             f"{run.fits['sqrt'].r2:.4f}",
-            f"{run.share_of_steps():.0%}",
-            f"{run.share_between_checkpoints():.0%}",
+            run.growth_of_steps(),
+            run.growth_between_checkpoints(),
         ]
 
     law = ["best law, r²", "p in a·t^p + b", "r² of a·√t + b"]
-    return table(["norm", "factor", "factor by layer", *law, "growth by steps", "by intervals"], row, runs)
+    return table(
+        [
+            "norm",
+            "factor",
+            "factor by layer",
+            *law,
+            "growth by measured steps",
+            "by changes between checkpoints",
+        ],
+        row,
+        runs,
+    )
 
 
 LEVELS = (("saturation", None), ("saturation_others", None), ("saturation", 1000.0))  # quantity, scale

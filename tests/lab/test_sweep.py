@@ -293,11 +293,16 @@ def test_a_sweep_is_typed_saved_loaded_printed_and_drawn(corpus, threads, tmp_pa
     assert isinstance(found, Sweep)
     assert (found.cells, found.of, found.lost, found.x, found.settings) == (9, 9, (), X, TINY)
     assert [edge.x for edge in found.edges] == list(X.values)
+    assert found.counted is not None
+    numel = set(found.records.where(level="cell", quantity="numel").table["value"].to_pylist())
+    assert numel == {found.counted.values}
+    assert f"blocks ({found.counted.tensors} of {found.counted.of_tensors} tensors" in str(found)
     for folder in (tmp_path / "out", found.save(tmp_path / "copy")):
         again = load(folder)
         assert isinstance(again, Sweep)
         assert again.records.to_rows() == found.records.to_rows()
         assert (again.settings, again.x, again.y, again.corpus) == (TINY, X, Y, found.corpus)
+        assert again.counted == found.counted
         np.testing.assert_equal([vars(edge) for edge in again.edges], [vars(edge) for edge in found.edges])
     assert "9 of 9 cells were trained" in str(found)
     assert found.plot().axes

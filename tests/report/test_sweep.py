@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from rich.console import Console
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.figures.sweep import FIGURES
 from normgrowth.report.renderers import draw, show
-from normgrowth.report.sentences.sweep import sentences
+from normgrowth.report.sentences.sweep import edges_in_words, sentences
 from normgrowth.report.sweep_grid import SweepGrid
 
 
@@ -44,10 +45,49 @@ def test_the_table_and_what_it_says():
     assert "above all" in text
     assert "more than once" in text
     said = sentences(small_sweep())
-    assert numbers(said[0]) == ["12", "12", "9", "0"]  # cells trained and in all, growing, diverged
+    assert said[0] == "12 of 12 cells were trained; the norm grew in 9."
     assert numbers(said[1]) == ["0.0200", "0.200", "2", "3"]  # where growth ends, in so many columns
-    assert numbers(said[2]) == ["0.500", "0.500", "0.500"]  # times the predicted edge
+    assert (
+        said[2] == "The edge is 0.500 times λ*, the edge for random gradients."
+    )  # no range and no median of equals
     assert numbers(said[3]) == ["0.01"]  # the column that changes its sign more than once
+
+
+def test_a_range_of_one_value_is_one_number():
+    said = sentences(small_sweep((0.02, math.inf, math.inf)))
+    assert said[1] == "Growth ends at weight_decay 0.0200, in 1 of 3 columns."
+    assert "grew in 12, of which 1 diverged" in sentences(small_sweep((math.inf,) * 3, diverged=[(2, 0)]))[0]
+
+
+def test_growth_that_never_began_does_not_fail_to_end():
+    said = " ".join(sentences(small_sweep((0.0,) * 3, cell={"factor": [0.5] * 12})))
+    assert "the norm grew in none." in said
+    assert "does not end" not in said
+    assert "Growth does not end within this range" in " ".join(sentences(small_sweep((math.inf,) * 3)))
+
+
+def test_terms_at_the_edge_that_are_no_shares_are_absolute():
+    """Growth of 2 at the row below and −2 at the row above: the edge is halfway, with the means of their terms."""
+    at_rows = {"growth": [4, 2, -2, -4], "growth_alignment": [-1, -2, -4, -5], "growth_steps": [6] * 4}
+    cell = {name: values * 3 for name, values in at_rows.items()}
+    cell["growth_decay"] = [-1, -2, -4, -5] * 3
+    shares = {"edge_alignment": [-1.0, 0.8, math.nan], "edge_steps": [2.0, 0.2, math.nan]}
+    edges = {"edge_below": [0.01] * 3, "edge_above": [0.1, 0.1, math.inf]}
+    found = small_sweep(cell=cell, column={**shares, **edges})
+    grid = SweepGrid(found)
+    for term, value in {"alignment": -3.0, "steps": 6.0, "decay": -3.0}.items():
+        assert grid.at_edge(f"growth_{term}").tolist() == pytest.approx([value, value, math.nan], nan_ok=True)
+    text = printed(found)
+    assert re.search(r"^0.001 .* -3.000 +\+6.000 +-3.000 ", text, re.MULTILINE)
+    assert "%" not in text
+    assert "by alignment" in text
+    assert re.search(r"^0.001 .* 90.0% +10.0% ", printed(small_sweep()), re.MULTILINE)
+
+
+def test_edges_are_counted():
+    found = small_sweep((0.02, 0.0, math.inf), column={"once": [1.0, 0.0, 1.0]})
+    assert edges_in_words(SweepGrid(found)) == ["1", "several (falls first)", "none"]
+    assert edges_in_words(SweepGrid(small_sweep((0.02, 0.2, math.nan)))) == ["1", "several", ""]
 
 
 def test_a_norm_that_stays_is_no_norm_that_falls():
@@ -93,7 +133,7 @@ def test_rows_that_are_no_numbers_have_no_edge():
     rows = {"kind": [float(j) for _ in RATES for j in range(4)]}
     found = sweep_records(cell=rows, y={"setting": "kind", "values": KINDS})
     found = Sweep.from_stored(replace(found, records=found.records.where(level="cell")))
-    assert list(map(numbers, sentences(found))) == [["12", "12", "9", "0"]]
+    assert list(map(numbers, sentences(found))) == [["12", "12", "9"]]
 
 
 def test_an_edge_nowhere_is_said():

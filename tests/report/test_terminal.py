@@ -152,7 +152,7 @@ def test_undefined_norms_are_counted():
 
 def test_values_that_are_not_finite_come_first():
     records = replaced(known_trace(), "nonfinite", 1200)
-    names = ["w.0", "w.1", "w\x1b.2", "w.3", "w.4"]
+    names = ["w.0", "w.1", "w.2\x1b", "w.3", "w.4"]
     values = np.zeros((3, 5))
     values[1:] = [0, 1, 2, 3, 4]
     block = Block("tensor", names, [0] * 5, [None] * 5, [0, 100, 200], {"nonfinite": values})
@@ -160,7 +160,7 @@ def test_values_that_are_not_finite_come_first():
     both = Records(pa.concat_tables([records.table, tensors.table]).unify_dictionaries())
     first = trace_sentences(records)[0]
     assert all(part in first for part in ("1 of 3", "200", "1,200"))
-    assert "w.1, w\\x1b.2, w.3 and 1 more" in trace_sentences(both)[0]
+    assert "w.1, w.2\\x1b, w.3 and 1 more" in trace_sentences(both)[0]
     assert len(trace_sentences(both)) == 5
 
 
@@ -307,6 +307,20 @@ def test_compare_takes_the_last_common_step():
     text = shown(print_compare, a, b)
     values = "8.4000 16.800 2.0000 1.6800 1.6800 1.0000 0.95000 0.95000 0.3000 0.3000 70.0% 70.0%"
     assert rows(text)["model"] == values
+
+
+def test_compare_shows_terms_where_shares_are_outside_0_to_1():
+    terms = {
+        "total_growth": [[1], [-9]],
+        "total_growth_alignment": [[-2], [-12]],
+        "total_growth_steps": [[3], [3]],
+    }
+    falling = known_trace(total_share_steps=[[3], [-1 / 3]], **terms)
+    a = compare(falling, falling).rows[-1].a
+    assert (a.total_growth, a.total_growth_steps, a.total_growth_alignment) == (-9, 3, -12)
+    text = shown(print_compare, falling, falling)
+    assert "%" not in text
+    assert rows(text)["model"].endswith("-9.000 -9.000 +3.000 +3.000 -12.00 -12.00")
 
 
 def test_compare_without_a_common_step_takes_each_ones_last():

@@ -28,6 +28,9 @@ class Values:
     cosine_first: float | None = None
     alignment: float | None = None
     total_share_steps: float | None = None
+    total_growth: float | None = None  # of ‖θ‖² since the first step, and its two terms
+    total_growth_steps: float | None = None
+    total_growth_alignment: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ QUANTITIES = {
     "cosine_first": ("cosine", "first"),
     "alignment": ("alignment", None),
     "total_share_steps": ("total_share_steps", None),
+    "total_growth": ("total_growth", None),
+    "total_growth_steps": ("total_growth_steps", None),
+    "total_growth_alignment": ("total_growth_alignment", None),
 }
 
 

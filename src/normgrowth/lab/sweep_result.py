@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import ClassVar
 
-from normgrowth.checkpoints.parameters.selection import Selection
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.lab.settings import TrainSettings
@@ -50,6 +50,7 @@ class Sweep(Result):
     time_limit: float | None = None  # seconds per cell
     stack_size: int = 0  # number of cells in the largest stack
     selection: Selection | None = None  # the counted parameters; None: unknown
+    counted: CountedParameters | None = None  # their number, if all cells have the same model
 
     @property
     def edges(self) -> tuple[Edge, ...]:

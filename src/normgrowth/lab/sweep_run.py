@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from normgrowth.checkpoints.parameters.selection import Selection
+from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection
 from normgrowth.engine import Engine, Progress, TaskFailed, map_with_failures
 from normgrowth.errors import InputError
-from normgrowth.lab.build import total_steps
+from normgrowth.lab.build import new_model, total_steps
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.lab.cells.cell import Outcome, train_alone
 from normgrowth.lab.cells.cell_store import CellStore
@@ -34,6 +34,7 @@ from normgrowth.lab.sweep_result import Sweep
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
 from normgrowth.serialization.checksums import JsonObject
+from normgrowth.tracking.tracked_parameters import watch
 
 GRACE = 60.0  # seconds after its limit until a cell that does not end is abandoned
 
@@ -122,6 +123,13 @@ class SweepRun:
         if self.progress:
             self.progress(len(self.outcomes) + len(self.lost), self.asked, name)
 
+    def _counted(self) -> CountedParameters | None:
+        """The number of counted parameters; None if cells have models of different sizes."""
+        if len({outcome.numel for outcome in self.outcomes.values()}) != 1:
+            return None
+        own = self.grid.cells[min(self.outcomes)]
+        return watch(new_model(own, self.grid.corpora.of(own)), Selection(own.include)).counted
+
     def result(self, out: str | Path, *, refine: bool) -> Sweep:
         grid, cells = self.grid, sorted(self.outcomes)
         corpus = grid.corpora.of(grid.cells[0, 0])
@@ -144,6 +152,7 @@ class SweepRun:
             time_limit=self.time_limit,
             stack_size=self.largest,
             selection=Selection(grid.settings.include),
+            counted=self._counted(),
             notes=tuple(grid.corpora.notes),
             problems=tuple(f"{grid.name(cell)}: {why}" for cell, why in sorted(self.lost.items())),
             provenance=Provenance.now(),

@@ -50,6 +50,35 @@ class SweepGrid:
             raise InputError(f"{self.run}: {len(rows)} columns have {quantity}, the grid has {self.shape[0]}")
         return rows.table["value"].to_numpy() if len(rows) else np.full(self.shape[0], np.nan)
 
+    def at_edge(self, quantity: str) -> Floats:
+        """A quantity at the edge of each column, between the cells on its two sides; NaN where the edge is outside."""
+        growth, values = self.cell("growth"), self.cell(quantity)
+        found = np.full(self.shape[0], np.nan)
+        rows = [float(value) for value in self.y.values] if self.y.numbers else []
+        for i, sides in enumerate(zip(self.column("edge_below"), self.column("edge_above"), strict=True)):
+            if all(side in rows for side in sides):
+                low, high = (rows.index(side) for side in sides)
+                if growth[i, low] > growth[i, high]:
+                    weight = growth[i, low] / (growth[i, low] - growth[i, high])  # where growth is 0
+                    found[i] = values[i, low] + weight * (values[i, high] - values[i, low])
+        return found
+
+    @property
+    def additive_edges(self) -> bool:
+        """Whether alignment and steps each balance a share of the decay: neither is negative at any edge."""
+        shares = np.concatenate([self.column(f"edge_{term}") for term in ("alignment", "steps")])
+        shares = shares[np.isfinite(shares)]
+        return bool(((shares >= 0) & (shares <= 1)).all())
+
+    def edge_terms(self) -> dict[str, Floats]:
+        """Title -> the terms of the growth of ‖θ‖² at each edge; as shares of the decay if none is negative."""
+        if self.additive_edges:
+            return {
+                f"decay balanced\nby {term}": self.column(f"edge_{term}") for term in ("alignment", "steps")
+            }
+        terms = ("alignment", "steps", "decay")
+        return {f"growth of ‖θ‖²\nby {term}": self.at_edge(f"growth_{term}") for term in terms}
+
     @cached_property
     def log_factor(self) -> Floats:
         """log₁₀ of the final norm divided by the initial norm."""

@@ -4,6 +4,7 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normgrowth.report.numbers import number
 from normgrowth.report.sweep_grid import SweepGrid
@@ -16,9 +17,10 @@ def sentences(result: "Sweep") -> list[str]:
     found = SweepGrid(result)
     grows, diverged = found.log_factor > 0, found.diverged
     trained = int(np.isfinite(found.cell("steps")).sum())
+    gone = f", of which {count} diverged" if (count := int(diverged.sum())) else ""
     said = [
         f"{trained} of {found.shape[0] * found.shape[1]} cells were trained; the norm grew in "
-        f"{int((grows | diverged).sum())}, of which {int(diverged.sum())} diverged."
+        f"{int((grows | diverged).sum()) or 'none'}{gone}."
     ]
     if lost := int(found.lost.sum()):
         said.append(
@@ -49,10 +51,10 @@ def _said_of_edges(found: SweepGrid) -> list[str]:
     both = inside & np.isfinite(predicted) & (predicted > 0)
     if inside.any():
         said.append(
-            f"Growth ends at {found.y.setting} {number(float(edge[inside].min()), 3)} to "
-            f"{number(float(edge[inside].max()), 3)}, in {int(inside.sum())} of {found.shape[0]} columns."
+            f"Growth ends at {found.y.setting} {_span(edge[inside])}, in {int(inside.sum())} of "
+            f"{found.shape[0]} columns."
         )
-    else:
+    elif np.isinf(edge).any():
         said.append(f"Growth does not end within this range of {found.y.setting}.")
     if found.x.setting == "lr" and (fitted := inside & (np.array(found.x.values) > 0)).sum() > 2:
         rates = np.array(found.x.values)[fitted]
@@ -61,10 +63,9 @@ def _said_of_edges(found: SweepGrid) -> list[str]:
         said.append(f"This edge of growth scales with the learning rate as η^{slope:.2f}{random}.")
     if both.any():
         ratio = edge[both] / predicted[both]
-        said.append(
-            f"The edge is {number(float(ratio.min()), 3)} to {number(float(ratio.max()), 3)} times λ*, the edge for "
-            f"random gradients (median {number(float(np.median(ratio)), 3)})."
-        )
+        span = _span(ratio)
+        median = f" (median {number(float(np.median(ratio)), 3)})" if " to " in span else ""
+        said.append(f"The edge is {span} times λ*, the edge for random gradients{median}.")
     again = found.column("once") == 0
     for columns, what in (
         (again & (edge > 0), "Growth changes its sign more than once"),
@@ -79,6 +80,12 @@ def _said_of_edges(found: SweepGrid) -> list[str]:
     return said
 
 
+def _span(values: NDArray[np.float64]) -> str:
+    """The smallest and the largest value; one number if they are equal as written."""
+    ends = dict.fromkeys(number(float(end), 3) for end in (values.min(), values.max()))
+    return " to ".join(ends)
+
+
 def edge_in_words(value: float) -> str:
     return (
         "below all"
@@ -89,6 +96,23 @@ def edge_in_words(value: float) -> str:
         if np.isnan(value)
         else number(value, 3)
     )
+
+
+def edges_in_words(found: SweepGrid) -> list[str]:
+    """How often growth ends in each column: "1", "none" within the grid, "several"."""
+    edges, once = found.column("edge"), found.column("once") == 1
+    return [
+        "several"
+        if not single and edge > 0
+        else "several (falls first)"
+        if not single
+        else ""
+        if np.isnan(edge)
+        else "none"
+        if edge in (0, np.inf)
+        else "1"
+        for edge, single in zip(edges, once, strict=True)
+    ]
 
 
 def short_value(value: Any) -> str:

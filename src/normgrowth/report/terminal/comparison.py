@@ -1,12 +1,12 @@
 """A comparison in the terminal: where two runs diverge, a heat map of differences, and their growth by layer."""
 
 from collections.abc import Callable, Sequence
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from typing import TYPE_CHECKING
 
 from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import TITLES, DifferenceGrid, difference_grid
-from normgrowth.report.numbers import cosine, number, percent, small, times
+from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.report.sentences.comparison import sentences, verdict
 from normgrowth.report.terminal.console import Cells, layer_cells, say, say_counted, say_remarks
 from normgrowth.report.terminal.console import show as show_table
@@ -18,20 +18,32 @@ if TYPE_CHECKING:
 MOST_ROWS, MOST_COLUMNS, WIDEST_NAME = 40, 100, 40  # size of the heat map
 SAME, ROUNDING, SLIGHT, CLEAR, GROSS = "=", "·", "+", "x", "#"
 Write = Callable[[float], str]
-# field -> title, number format, rank (see Cells)
-COLUMNS: dict[str, tuple[str, Write, int]] = {
+Columns = dict[str, tuple[str, Write, int]]  # field of `Values` -> title, number format, rank (see Cells)
+COLUMNS: Columns = {
     "norm": ("norm", number, 0),
     "factor": ("factor", times, 1),
-    "cosine_first": ("cosine\nto first", cosine, 2),
+    "cosine_first": ("cosine\nto first", cosine, 3),
     "alignment": ("alignment", small, 4),
-    "total_share_steps": ("growth\nby steps", percent, 3),
 }
+SHARE: Columns = {"total_share_steps": ("growth\nby steps", percent, 2)}
+TERMS: Columns = {
+    "total_growth": ("growth of\n‖θ‖²", signed, 4),
+    "total_growth_steps": ("of ‖θ‖²\nby steps", signed, 2),
+    "total_growth_alignment": ("of ‖θ‖² by\nalignment", signed, 2),
+}
+
+
+def columns_of(comparison: Comparison) -> Columns:
+    """The columns of the table of growth: shares of ‖θ‖², or its terms if some shares are outside [0, 1]."""
+    shares = [side.total_share_steps for row in comparison.rows for side in (row.a, row.b)]
+    additive = all(share is None or not isfinite(share) or 0 <= share <= 1 for share in shares)
+    return {**COLUMNS, **(SHARE if additive else TERMS)}
 
 
 def show(comparison: Comparison, console: "Console") -> None:
     a, b, rows = comparison.a, comparison.b, comparison.rows
     columns = [layer_cells([(row.level, row.name) for row in rows])]
-    for field, (title, write, rank) in COLUMNS.items():
+    for field, (title, write, rank) in columns_of(comparison).items():
         columns.append(_cells(f"{title}\na", [getattr(row.a, field) for row in rows], write, rank))
         columns.append(_cells(f"{title}\nb", [getattr(row.b, field) for row in rows], write, rank))
         if field in ("norm", "factor"):
@@ -62,7 +74,7 @@ def _partings(comparison: Comparison, room: int) -> list[Cells]:
     return [
         Cells("first difference of", [TITLES[one.stage] for one in found], right=False),
         Cells("step", [f"{one.step:,}" for one in found]),
-        Cells("most in", [_middle(one.name, room) for one in found], right=False, widest=0.4),
+        Cells("largest in", [_middle(one.name, room) for one in found], right=False, widest=0.4),
         Cells("a", [number(nan if one.a is None else one.a) for one in found], 2),
         Cells("b", [number(nan if one.b is None else one.b) for one in found], 2),
         Cells("relative\ndifference", [f"{one.difference:.1e}" for one in found]),

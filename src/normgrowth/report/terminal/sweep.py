@@ -1,12 +1,12 @@
 """A sweep in the terminal: the grid in signs, a table of the edge of growth, and sentences."""
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.report.numbers import percent, times
-from normgrowth.report.sentences.sweep import edge_in_words, sentences, short_value
+from normgrowth.report.numbers import percent, signed, times
+from normgrowth.report.sentences.sweep import edge_in_words, edges_in_words, sentences, short_value
 from normgrowth.report.sweep_grid import SweepGrid
 from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
 from normgrowth.report.terminal.console import show as show_table
@@ -24,7 +24,7 @@ def show(result: "Sweep", console: "Console") -> None:
     found = SweepGrid(result)
     shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"
     say(console, f"{found.run}: {shape}, {settings.optimizer} on {result.corpus.name}", "bold")
-    say_parameters(console, result.selection)
+    say_parameters(console, result.selection, result.counted)
     for line in _signs(found):
         say(console, line)
     if len(records.where(level="column")):
@@ -66,33 +66,24 @@ def _sign(log_factor: float) -> str:
 
 
 def _edges(found: SweepGrid) -> list[Cells]:
-    def cells(title: str, quantity: str, write: Any = None, rank: int = 0) -> Cells | None:
-        values = found.column(quantity)
-        return (
-            Cells(title, [(write or edge_in_words)(v) for v in values], rank)
-            if np.isfinite(values).any()
-            else None
-        )
-
+    predicted = found.column("edge_predicted")
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = found.column("edge") / found.column("edge_predicted")
+        ratio = found.column("edge") / predicted
+    write_term = percent if found.additive_edges else signed
     columns = [
         Cells(found.x.setting, [short_value(value) for value in found.x.values]),
         Cells(f"growth ends at\n{found.y.setting}", [edge_in_words(v) for v in found.column("edge")]),
-        cells("for random\ngradients", "edge_predicted"),
+        Cells("for random\ngradients", list(map(edge_in_words, predicted)))
+        if np.isfinite(predicted).any()
+        else None,
         Cells("ratio", [times(r) if isfinite(r) and r > 0 else "" for r in ratio], 1)
         if np.isfinite(ratio).any()
         else None,
-        cells("alignment\n/ decay", "edge_alignment", _share, 2),
-        cells("steps\n/ decay", "edge_steps", _share, 2),
-        Cells("sign changes", list(map(_changes, found.column("once"), found.column("edge"))), 3),
+        *(
+            Cells(title, [write_term(value) if isfinite(value) else "" for value in values], 2)
+            for title, values in found.edge_terms().items()
+            if np.isfinite(values).any()
+        ),
+        Cells("edges in\nthe grid", edges_in_words(found), 3),
     ]
     return [column for column in columns if column is not None]
-
-
-def _changes(once: float, edge: float) -> str:
-    return "once" if once else "more than once" if edge > 0 else "falls first"
-
-
-def _share(value: float) -> str:
-    return percent(value) if isfinite(value) else ""

@@ -12,7 +12,7 @@ from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import ChartAxis, Column, Map, Section, SummaryRow, Table, column, words
 from normgrowth.report.sentences.comparison import sentences, verdict
 from normgrowth.report.sentences.parting_cause import short_cause
-from normgrowth.report.terminal.comparison import COLUMNS
+from normgrowth.report.terminal.comparison import columns_of
 from normgrowth.text import visible
 
 MOST_ROWS, MOST_COLUMNS = 100, 200  # size of the heat map
@@ -60,7 +60,7 @@ def _partings(result: Comparison) -> Table:
     columns = [
         words("first difference of", [TITLES[one.stage] for one in found]),
         column("step", [one.step for one in found], lambda step: f"{step:,.0f}"),
-        words("most in", [visible(one.name) for one in found]),
+        words("largest in", [visible(one.name) for one in found]),
         _column("a", [one.a for one in found], number),
         _column("b", [one.b for one in found], number),
         column("relative difference", [one.difference for one in found], "{:.1e}".format),
@@ -91,7 +91,7 @@ def _heat_map(result: Comparison, grid: DifferenceGrid, place: int) -> Map:
 def _table(result: Comparison) -> Table:
     rows = result.rows
     columns = [words("layer", [row.name for row in rows])]
-    for field, (title, write, _) in COLUMNS.items():
+    for field, (title, write, _) in columns_of(result).items():
         name = title.replace("\n", " ")
         columns.append(_column(f"{name}, a", [getattr(row.a, field) for row in rows], write))
         columns.append(_column(f"{name}, b", [getattr(row.b, field) for row in rows], write))

@@ -8,7 +8,7 @@ import numpy as np
 
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.report.figures.sweep import MOST, WORDS
-from normgrowth.report.numbers import number, percent, times
+from normgrowth.report.numbers import number, percent, signed, times
 from normgrowth.report.page.content import Content
 from normgrowth.report.page.pieces import (
     ChartAxis,
@@ -23,6 +23,7 @@ from normgrowth.report.page.pieces import (
 )
 from normgrowth.report.sentences.sweep import edge_in_words, sentences
 from normgrowth.report.sweep_grid import SweepGrid
+from normgrowth.report.terminal.console import one_line
 from normgrowth.text import visible
 
 MOST_CELLS = 20_000  # larger grids have short tooltips
@@ -129,14 +130,13 @@ def _edges(found: SweepGrid, name: str) -> Table:
         Column(str(found.x.setting), names, numbers),
         Column(f"growth ends at {found.y.setting}", [edge_in_words(edge) for edge in edges], edges),
     ]
-    for title, quantity, write in (
-        ("not below", "edge_below", lambda x: number(x, 3)),
-        ("not above", "edge_above", lambda x: number(x, 3)),
-        ("for random gradients", "edge_predicted", lambda x: number(x, 3)),
-        ("alignment / decay", "edge_alignment", percent),
-        ("steps / decay", "edge_steps", percent),
+    ends = {"not below": "edge_below", "not above": "edge_above", "for random gradients": "edge_predicted"}
+    write_term = percent if found.additive_edges else signed
+    for title, given, write in (
+        *((title, found.column(quantity), lambda x: number(x, 3)) for title, quantity in ends.items()),
+        *((one_line(title), terms, write_term) for title, terms in found.edge_terms().items()),
     ):
-        values = [float(value) for value in found.column(quantity)]
+        values = [float(value) for value in given]
         if any(map(isfinite, values)):
             columns.append(column(title, values, write))
     return Table(f"The edge of growth{f': {name}' if name else ''}", columns)
