@@ -284,6 +284,13 @@ def test_uniform_growth_and_its_opposite(traced):
     assert uneven.spread == pytest.approx(3)
     assert uneven.moved == pytest.approx(0.4)
     assert all(part in uniformity_sentence(uneven) for part in ("×1.0000 (layer.1)", "×3.0000 (layer.0)"))
+    assert uniformity_sentence(uneven).startswith("Layers grew by ×1.0000")
+    assert "Layers shrank by ×0.3333" in uniformity_sentence(
+        uniformity(traced(2 * path[::-1], every=1, lags=()))
+    )
+    mixed = np.linspace(2, 6, 5)[:, None] * np.ones(100)
+    mixed[:, 50:] = np.linspace(6, 2, 5)[:, None]
+    assert "Layers changed by ×0.3333" in uniformity_sentence(uniformity(traced(mixed, every=1, lags=())))
     assert uniformity(records, level="tensor").names == tuple(PARTS)
     with pytest.raises(InputError, match="no norms at level block"):
         uniformity(records, level="block")

@@ -43,6 +43,14 @@ def test_a_rule_can_say_yes_and_no(name):
     assert re.search(r"\.$", ruling.reason)
 
 
+def test_an_exponent_and_its_interval_have_the_same_sign():
+    claim = CLAIMS["direction-converges"]
+    falling = claim(q=0.83, q_low=0.82, q_high=0.85, total_degrees=700)
+    assert "t^−0.83 [−0.85, −0.82]" in falling.judge().reason
+    rising = claim(q=-0.1, q_low=-0.2, q_high=-0.05, total_degrees=700)
+    assert "t^0.10 [0.05, 0.20]" in rising.judge().reason
+
+
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=lambda claim: claim.id)
 def test_labels_are_different(claim):
     labels = [one.metadata["label"] for one in fields(claim)]

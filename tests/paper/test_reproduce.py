@@ -310,14 +310,34 @@ def test_keys_have_the_version_and_the_settings():
         assert stage.takes.keys() == stage.settings.keys() == {"demo", "paper"}
 
 
-def test_the_command_says_how_long_it_takes(capsys):
-    assert main(["reproduce", "--scale", "paper", "--list", "--only", "fig6,norm-sqrt"]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("stage decay: Figure 6")
+def test_the_command_says_how_long_it_takes(capsys, tmp_path):
+    here = ["reproduce", "--list", "-o", str(tmp_path)]
+    assert main([*here, "--scale", "paper", "--only", "fig6,norm-sqrt", "--wide"]) == 0
+    printed = capsys.readouterr()
+    assert not printed.err
+    line, free = printed.out.splitlines()[2:]
+    assert line.split()[:3] == ["decay", "Figure", "6:"]
     assert STAGES["decay"].takes["paper"] in line
-    assert main(["reproduce", "--list"]) == 0
-    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == [
-        f"stage {name}" for name in STAGES
+    assert free.split()[0] == "-"
+    assert free.split()[-1] == "norm-sqrt"
+    assert main([*here, "--wide"]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == [*STAGES, "-"]
+
+
+def test_the_list_of_stages_as_json(capsys, tmp_path):
+    (tmp_path / "stages" / "decay").mkdir(parents=True)
+    (tmp_path / "stages" / "decay" / paper.KEY).write_text("{}")
+    assert (
+        main(["reproduce", "--list", "--json", "--only", "weight-decay,fig4,norm-sqrt", "-o", str(tmp_path)])
+        == 0
+    )
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["scale"] == "demo"
+    assert [(stage["name"], stage["finished"], stage["claims"]) for stage in listed["stages"]] == [
+        ("scaling", False, []),
+        ("decay", True, ["weight-decay"]),
+        ("", True, ["norm-sqrt"]),
     ]
 
 

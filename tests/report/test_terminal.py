@@ -6,6 +6,7 @@ import re
 import sys
 import unicodedata
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,11 @@ from normgrowth.errors import InputError
 from normgrowth.paper.reproduction import Judgment, Reproduction
 from normgrowth.records import Block, Records
 from normgrowth.report.numbers import cosine, number, percent, small, times
+from normgrowth.report.renderers import show as show_result
 from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.report.terminal import comparison, parameters, reproduction
-from normgrowth.report.terminal.console import Progress
+from normgrowth.report.terminal.console import Cells, Progress
+from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.terminal.trace import show
 from normgrowth.results import load
 from normgrowth.stored_result import StoredResult
@@ -47,6 +50,10 @@ def shown(what, *arguments, width=200):
     console = Console(record=True, width=width, file=io.StringIO())
     what(*arguments, console)
     return console.export_text()
+
+
+def shown_columns(columns, width):
+    return shown(lambda console: show_table(console, columns), width=width)
 
 
 def print_compare(a, b, console):
@@ -321,6 +328,36 @@ def test_compare_shows_terms_where_shares_are_outside_0_to_1():
     text = shown(print_compare, falling, falling)
     assert "%" not in text
     assert rows(text)["model"].endswith("-9.000 -9.000 +3.000 +3.000 -12.00 -12.00")
+
+
+def saturation_table(width):
+    console = Console(file=io.StringIO(), width=width)
+    show_result(load(Path(__file__).parents[2] / "docs" / "records" / "minilm"), console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_the_cosine_to_other_tokens_is_never_hidden(width):
+    hidden = " ".join(re.search(r"Hidden columns[^:]*:\s+([^.]*)\.", saturation_table(width))[1].split()).split(
+        "; "
+    )
+    assert "minilm c = 1000" in hidden
+    assert "minilm to other tokens" not in hidden
+    assert len(set(hidden)) == len(hidden)
+    assert all(title.startswith("minilm") for title in hidden)
+
+
+def test_text_is_folded_only_if_the_table_does_not_fit():
+    long, number_ = "transformer.h.10.mlp.c_fc.weight." * 2, "12.3"
+    columns = [
+        Cells("name", [long], right=False, widest=0.3),
+        Cells("why", ["because"], right=False),
+        Cells("x", [number_]),
+    ]
+    assert long in shown_columns(columns, 100)
+    assert long not in shown_columns(columns, 70)
+    lines = shown_columns(columns, 70).splitlines()
+    assert max(map(len, lines)) == 70  # the folded column uses the width
 
 
 def test_compare_without_a_common_step_takes_each_ones_last():

@@ -50,6 +50,7 @@ From Python: normgrowth.heads(model, sentences).""",
     own={
         "model": Option(MODEL, "MODEL", nargs="+"),
         "c": Option("also measure with the weights multiplied by c", "C,C"),
+        "exact": Option("skip the saturated network; without --c, measure only the network itself"),
         "window": Option(
             "also count as the paper did: sentences padded to N tokens; padding counts as query and as key",
             "N",

@@ -131,7 +131,7 @@ OPTIONS: dict[str, Option] = {
     "attention": Option("attention implementation", choices=("eager", "sdpa"), flag="--attn"),
     "model_type": Option("architecture of a config.json without model_type (bert, gpt2, llama, ...)", "NAME"),
     "orders": Option("number of orders of the expansion in c (default: as many as ties need)", "N", positive),
-    "exact": Option("skip the exact limit; use only scaled weights"),
+    "exact": Option("skip the exact limit c → ∞"),
     "data": Option("folder with the corpora penn and wikitext-2 (default: download from the hub)", "DIR"),
     "strict": Option("exit with 1 if there is a fault"),
 }

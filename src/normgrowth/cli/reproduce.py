@@ -1,7 +1,9 @@
 """normgrowth reproduce."""
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from normgrowth.cli.command import Action, add_display, add_engine, engine_of, say_paths, show_result
@@ -30,7 +32,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     text = "judge Figures 1 and 5 on these checkpoints of T5, or on the output folder of their trace"
     parser.add_argument("--t5", metavar="SOURCE", help=text)
     parser.add_argument(
-        "--list", action="store_true", help="print the stages and how long they take, and stop"
+        "--list", action="store_true", help="print a table of the stages and how long they take, and stop"
     )
     text = "print all claims, errata, departures and stages, not only the most notable claims"
     parser.add_argument("--verbose", action="store_true", help=text)
@@ -39,16 +41,21 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from normgrowth.paper.run_stages import KEY, STAGES, select
-    from normgrowth.report.terminal.console import Progress
+    from normgrowth.paper.run_stages import planned_stages
+    from normgrowth.report.terminal.console import Progress, new_console
+    from normgrowth.report.terminal.reproduction import show_stages
     from normgrowth.reproduce import reproduce
 
-    needed = select(arguments.only)[1]
-    for stage in (stage for stage in STAGES.values() if stage.name in needed):
-        if arguments.list or not (Path(arguments.out) / "stages" / stage.name / KEY).exists():
-            print(f"stage {stage.name}: {stage.title}; takes {stage.takes[arguments.scale]}", file=sys.stderr)
-    if arguments.list:
+    stages = planned_stages(arguments.only, arguments.scale, Path(arguments.out))
+    if arguments.list and arguments.json:
+        json.dump({"scale": arguments.scale, "stages": [asdict(stage) for stage in stages]}, sys.stdout)
+        print()
         return 0
+    if arguments.list:
+        show_stages(stages, new_console(wide=arguments.wide))
+        return 0
+    for stage in (stage for stage in stages if not stage.finished):
+        print(f"stage {stage.name}: {stage.title}; takes {stage.takes}", file=sys.stderr)
     with Progress(of_bytes=False) as progress, engine_of(arguments, processes=True) as engine:
         result = reproduce(
             arguments.out,
@@ -69,7 +76,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
 
 COMMAND = Action(
     summary="compute the paper's figures and claims, with a verdict for each",
-    description="Compute the paper's figures and tables, compare them with the published ones, judge each claim.",
+    description="Compute the paper's figures and tables, compare them with the published ones, and judge\neach claim.",
     examples="""  normgrowth reproduce                                    (embedded data, minutes on two cores)
   normgrowth reproduce --only fig2,heads-bimodal
   normgrowth reproduce --scale paper --data corpora --engine ray --ray-address auto

@@ -7,6 +7,7 @@ claims that need it get the verdict "not measured here".
 import time
 import traceback
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,38 @@ def _kept(stage: Stage[Any], folder: Path, key: str) -> StageResult | None:
         return stage.read(folder) if same else None
     except (SchemaError, InputError):
         return None
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage that a reproduction needs, its running time in words, and the claims that need it."""
+
+    name: str
+    title: str
+    takes: str
+    claims: tuple[str, ...]
+    finished: (
+        bool  # whether the output folder has its records; they are kept if version and settings are unchanged
+    )
+
+
+def planned_stages(only: Sequence[str], scale: Scale, out: Path) -> list[PlannedStage]:
+    """The stages that the selected names need; claims that need none share a row without a name."""
+    claims, needed = select(only)
+    planned = [
+        PlannedStage(
+            stage.name,
+            stage.title,
+            stage.takes[scale],
+            tuple(claim.id for claim in claims if stage.name in claim.needs),
+            (out / "stages" / stage.name / KEY).exists(),
+        )
+        for stage in STAGES.values()
+        if stage.name in needed
+    ]
+    if free := tuple(claim.id for claim in claims if not claim.needs):
+        planned.append(PlannedStage("", "published numbers, nothing to run", "a second", free, True))
+    return planned
 
 
 def select(only: Sequence[str]) -> tuple[list[type[Claim]], set[str]]:

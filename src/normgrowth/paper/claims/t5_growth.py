@@ -228,7 +228,8 @@ class DirectionConverges(Claim):
     def judge(self) -> Ruling:
         if self.doubled_least is not None and self.doubled_last is not None:
             return self._judge_distant(self.doubled_least, self.doubled_last)
-        told = f"The squared angle per step falls as t^−{self.q:.2f} [{self.q_low:.2f}, {self.q_high:.2f}]"
+        power, low, high = (f"{-q:.2f}".replace("-", "−") for q in (self.q, self.q_high, self.q_low))
+        told = f"The squared angle per step changes as t^{power} [{low}, {high}]"
         if self.q_low > 2:
             return holds(f"{told}: the angles have a finite sum.")
         if self.q_high < 0:

@@ -203,8 +203,9 @@ def uniformity(found: Uniformity) -> str:
     if len(good) < 2 or found.first_step == found.last_step:
         return f"There are too few {found.level}s or checkpoints to compare their growth."
     low, high = (end(good, key=lambda i: found.factor[i]) for end in (min, max))
+    verb = "grew" if found.factor[low] >= 1 else "shrank" if found.factor[high] <= 1 else "changed"
     return (
-        f"{found.level.capitalize()}s grew by ×{times(found.factor[low])} ({found.names[low]}) to "
+        f"{found.level.capitalize()}s {verb} by ×{times(found.factor[low])} ({found.names[low]}) to "
         f"×{times(found.factor[high])} ({found.names[high]}), a ratio of {found.spread:.3g}; "
         f"the shares of the {found.level}s in ‖θ‖² shifted by {percent(found.moved)}."
     )

@@ -53,8 +53,8 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
     scale = heads.model.get("hard_scale", nan)
     if isfinite(scale):
         found.append(
-            f"The median head is hard once its scores are scaled by {factor(scale)}: for 9 of 10 queries at most "
-            f"{percent(tolerance)} of the weight is not on the largest score."
+            f"The scale to be hard of the median head is {factor(scale)}: with scores this many times as large, at "
+            f"most {percent(tolerance)} of the weight is not on the largest score, for 9 of 10 queries."
         )
     elif scale == inf:
         found.append(

@@ -106,17 +106,29 @@ def fitted(
     console: "Console", columns: Sequence[Cells], last_bold: bool = False
 ) -> "tuple[Table, list[str]]":
     """The table without the columns that do not fit, highest rank first, and the titles of these columns."""
-    from rich.measure import Measurement
-
     kept = [column for column in columns if not column.rank or any(cell != "-" for cell in column.cells)]
     dropped: list[str] = []
     while (rank := max(column.rank for column in kept)) > 0:
-        table = _table(console, kept, last_bold)
-        if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
+        if _width(console, _table(console, kept, last_bold)) <= console.width:
             break
         dropped += [one_line(column.title) for column in kept if column.rank == rank]
         kept = [column for column in kept if column.rank < rank]
-    return _table(console, kept, last_bold), dropped
+    table = _table(console, kept, last_bold)
+    _widen(console, table)
+    return table, dropped
+
+
+def _width(console: "Console", table: "Table") -> int:
+    from rich.measure import Measurement
+
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum
+
+
+def _widen(console: "Console", table: "Table") -> None:
+    """Let columns that fold their text use the space that the table leaves."""
+    for column in table.columns:
+        if column.max_width is not None and (spare := console.width - _width(console, table)) > 0:
+            column.max_width += spare
 
 
 def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Table":

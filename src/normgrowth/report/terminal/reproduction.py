@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from normgrowth.paper.reproduction import Check, Judgment, Reproduction, TableRow
+from normgrowth.paper.run_stages import PlannedStage
 from normgrowth.report.sentences.reproduction import DIFFERS, failure_sentences, measured_numbers
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
@@ -41,6 +42,18 @@ def show(result: Reproduction, console: "Console", *, verbose: bool = True) -> N
         seconds = "" if stage.seconds is None else f", {stage.seconds:.0f} s"
         say(console, f"Stage {stage.name}: {stage.status}{seconds}.")
     _remarks(result, console)
+
+
+def show_stages(stages: Sequence[PlannedStage], console: "Console") -> None:
+    """A row for each stage: what it computes, how long it takes, and the claims that need it."""
+    columns = [
+        Cells("stage", [stage.name or "-" for stage in stages], right=False),
+        Cells("computes", [stage.title for stage in stages], right=False, widest=0.3),
+        Cells("takes", [stage.takes for stage in stages], right=False, widest=0.25),
+        Cells("finished", ["yes" if stage.finished else "no" for stage in stages], right=False),
+        Cells("claims", [", ".join(stage.claims) or "-" for stage in stages], right=False, widest=0.3),
+    ]
+    show_table(console, columns)
 
 
 def _short(result: Reproduction, console: "Console") -> None:

@@ -51,14 +51,17 @@ def _show_models(result: Saturation, console: "Console") -> None:
     for line in drawn:
         at = dict(zip(line.layers, zip(line.values, line.errors, strict=True), strict=True))
         cells = [level(*(at[layer] if roomy else at[layer][:1])) if layer in at else "-" for layer in depth]
-        title = f"{visible(line.run)}\n{method_name(line.c)}{f'{chr(10)}random baseline' if line.baseline else ''}"
-        rank = line.baseline + 2 * (line.c != drawn[0].c)  # the models at the first c are never hidden
-        columns.append(Cells(title, [*cells, level(line.mean)], rank))
+        run, baseline = visible(line.run), "\nrandom baseline" if line.baseline else ""
+        rank = 2 * line.baseline + 4 * (line.c != drawn[0].c)  # the models at the first c are never hidden
+        columns.append(Cells(f"{run}\n{method_name(line.c)}{baseline}", [*cells, level(line.mean)], rank))
         if np.isfinite(line.others).any() and line.c == drawn[0].c:
             other = dict(zip(line.layers, line.others, strict=True))
             mean = float(np.mean([value for layer, value in other.items() if layer != EMBEDDINGS]))
             cells = [level(other[layer]) if layer in other else "-" for layer in depth]
-            columns.append(Cells("to other\ntokens", [*cells, level(mean)], 4 + line.baseline))
+            rank = 2 * line.baseline + (
+                len(result.models) > 1
+            )  # hidden last: only the excess over it indicates saturation
+            columns.append(Cells(f"{run}\nto other tokens{baseline}", [*cells, level(mean)], rank))
     show_columns(console, columns, last_bold=True)
     if any(np.isfinite(line.others).any() for line in drawn):
         for sentence in level_sentences([line for line in drawn if not line.baseline]):
