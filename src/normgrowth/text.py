@@ -1,4 +1,4 @@
-"""Safe text: escaped names, their natural order, tables for notebooks, one-line reprs, labels of folders.
+"""Safe text: escaped names, their natural order, numbers, tables for notebooks, one-line reprs, labels of folders.
 
 Names come from untrusted checkpoints. Terminal, figures, HTML page and notebook display them escaped.
 """
@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from html import escape
+from math import floor, isfinite, log10
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def natural_order(names: Iterable[str]) -> list[str]:
         return found
 
     return sorted(names, key=key)
+
+
+def number(x: float, digits: int = 5) -> str:
+    """A number with this many significant digits, in scientific notation if it is below 1e-4 or at least 1e7."""
+    if not isfinite(x):
+        return "-"
+    if x == 0:
+        return "0"
+    if not 1e-4 <= abs(x) < 1e7:
+        return f"{x:.{max(digits - 2, 0)}e}"
+    return f"{x:,.{max(0, digits - 1 - floor(log10(abs(x))))}f}"
 
 
 def html_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -72,7 +72,7 @@ def _gains() -> Trace:
 
 def _parameters() -> ng.Parameters:
     with _series() as series:
-        return replace(ng.parameters(series), source="series")
+        return replace(ng.parameters(series), source="series", checkpoint="series/step_0.safetensors")
 
 
 def _findings() -> ng.Findings:

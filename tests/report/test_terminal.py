@@ -17,16 +17,18 @@ from report_records import known_trace, of_kind, replaced
 from rich.console import Console
 
 from normgrowth.checkpoints.parameters.parameter_list import Parameter, Parameters
+from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.compare import compare
 from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
+from normgrowth.fit import fit
 from normgrowth.paper.reproduction import Judgment, Reproduction
 from normgrowth.records import Block, Records
 from normgrowth.report.numbers import cosine, number, percent, small, times
 from normgrowth.report.renderers import show as show_result
 from normgrowth.report.sentences.trace import sentences as trace_sentences
 from normgrowth.report.terminal import comparison, parameters, reproduction
-from normgrowth.report.terminal.console import Cells, Progress
+from normgrowth.report.terminal.console import Cells, Progress, say_most_important
 from normgrowth.report.terminal.console import show as show_table
 from normgrowth.report.terminal.trace import show
 from normgrowth.results import load
@@ -288,10 +290,29 @@ def test_long_names_fold_and_stay_whole():
     name = "model.decoder.layers.11.self_attention.query_key_value.lora_A.default.weight"
     text = shown(print_parameters, [parameter(name, (4096, 4096), False, "left out by --exclude")], width=80)
     assert max(map(len, text.splitlines())) <= 80
-    column = [line[3:43].split()[0] for line in text.splitlines()[2:] if line[3:4].strip()]
+    lines = text.splitlines()
+    (titles,) = (row for row, line in enumerate(lines) if "tensor" in line and "role" in line)
+    at = lines[titles].index("tensor")
+    column = [line[at : at + 40].split()[0] for line in lines[titles + 2 :] if line[at : at + 1].strip()]
     assert name.startswith(column[0])
     assert "".join(column).startswith(name)
     assert "dtype" in text.split("Hidden columns")[1]
+
+
+def test_parameters_say_what_was_read():
+    listed = [parameter("a", (2,)), parameter("b", (2,), False, "embedding", layer=None, role="embedding")]
+    facts = {
+        "source": "runs/x",
+        "checkpoint": "runs/x/step_5.pt",
+        "step": 5,
+        "selection": Selection("encoder"),
+    }
+    text = str(Parameters(parameters=tuple(listed), **facts))
+    assert text.startswith("runs/x: step_5.pt, step 5\nparameters: encoder\ncounted ")
+    assert "embedding, excluded: outside the blocks" in " ".join(text.split())
+    assert str(Parameters(parameters=(), source="a.pt", checkpoint="a.pt", step=5)).startswith(
+        "a.pt: step 5\n"
+    )
 
 
 def test_no_tensor_at_all():
@@ -338,9 +359,9 @@ def saturation_table(width):
 
 @pytest.mark.parametrize("width", [40, 100])
 def test_the_cosine_to_other_tokens_is_never_hidden(width):
-    hidden = " ".join(re.search(r"Hidden columns[^:]*:\s+([^.]*)\.", saturation_table(width))[1].split()).split(
-        "; "
-    )
+    hidden = " ".join(
+        re.search(r"Hidden columns[^:]*:\s+([^.]*)\.", saturation_table(width))[1].split()
+    ).split("; ")
     assert "minilm c = 1000" in hidden
     assert "minilm to other tokens" not in hidden
     assert len(set(hidden)) == len(hidden)
@@ -358,6 +379,43 @@ def test_text_is_folded_only_if_the_table_does_not_fit():
     assert long not in shown_columns(columns, 70)
     lines = shown_columns(columns, 70).splitlines()
     assert max(map(len, lines)) == 70  # the folded column uses the width
+
+
+def test_a_trace_explains_its_columns_above_the_table():
+    lines = shown(print_trace, known_trace()).splitlines()
+    (said,) = (row for row, line in enumerate(lines) if line.startswith("“last” and “previous”"))
+    assert said < next(row for row, line in enumerate(lines) if "alignment" in line)
+
+
+@pytest.mark.parametrize(("count", "more"), [(5, None), (7, "2 more sentences"), (6, "1 more sentence ")])
+def test_at_most_five_sentences(count, more):
+    texts = [f"Sentence {i}." for i in range(count)]
+    text = shown(lambda console: say_most_important(console, texts), width=100)
+    assert text.count("Sentence") == 5
+    assert (more in text) if more else ("with --wide" not in text)
+    assert shown(lambda console: say_most_important(console, texts), width=1000).count("Sentence") == count
+    pairs = ["One. Two.", "Three of 1.5 kinds. Four.", "note: Five. Six.", "Seven."]
+    text = shown(lambda console: say_most_important(console, pairs), width=100)
+    assert "Four." in text
+    assert "Five." not in text
+    assert "3 more sentences with --wide." in text
+
+
+def test_a_trace_and_a_fit_have_at_most_five_sentences():
+    many = shown(print_trace, replaced(known_trace(), "nonfinite", 1200), width=100)
+    assert "1 more sentence with --wide." in many
+    assert "The alignment cos" in shown(print_trace, replaced(known_trace(), "nonfinite", 1200), width=1000)
+    fits = fit("published:t5_norm", bootstrap=0)
+    assert "note: " not in str(fits)
+    assert "more sentences with --wide." in str(fits)
+    assert "note: relax" in shown(lambda console: show_result(fits, console), width=1000)
+
+
+def test_notes_of_a_fit_write_numbers_as_its_table():
+    steps = np.arange(1, 21) * 100.0
+    wide = fit(steps, 3 + 2 * steps, laws=["relax"], bootstrap=0)
+    assert "tau is at its bound, 200,000" in wide["relax"].notes  # not 2e+05
+    assert "tau 200,000" in shown(lambda console: show_result(wide, console), width=1000)
 
 
 def test_compare_without_a_common_step_takes_each_ones_last():

@@ -21,6 +21,7 @@ from normgrowth.fit.result import Fits, LawFit, SeriesFit, tabulated
 from normgrowth.fit.solver import solve
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
+from normgrowth.text import number
 
 
 def fit_data(
@@ -168,7 +169,7 @@ def _remarks(
     if not converged:
         yield "the search did not converge"
     for name in bound:
-        yield f"{name} is at its bound, {params[name]:.4g}"
+        yield f"{name} is at its bound, {number(params[name], 4)}"
     low, high = found.get(law.shape, (nan, nan))
     if low == 0 and high == inf:
         yield f"these data do not determine {law.shape}"

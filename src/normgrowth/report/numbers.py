@@ -1,17 +1,8 @@
 """Number formats of tables, sentences and pages."""
 
-from math import floor, isfinite, log10
+from math import isfinite
 
-
-def number(x: float, digits: int = 5) -> str:
-    """A number with this many significant digits, in scientific notation if it is below 1e-4 or at least 1e7."""
-    if not isfinite(x):
-        return "-"
-    if x == 0:
-        return "0"
-    if not 1e-4 <= abs(x) < 1e7:
-        return f"{x:.{max(digits - 2, 0)}e}"
-    return f"{x:,.{max(0, digits - 1 - floor(log10(abs(x))))}f}"
+from normgrowth.text import number
 
 
 def signed(x: float, digits: int = 4) -> str:

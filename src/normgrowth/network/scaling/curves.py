@@ -82,7 +82,8 @@ def of_paper(
                 progress(number * total + done, len(configs) * total, label)
 
         parts.append(of_config(config, inputs, scales, seeds, label_of(config), progress=tell))
-    source = f"the paper's encoder and its variants: {layers} layers of width {width}, {len(seeds)} seeds"
+    networks = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+    source = f"the paper's encoder and its variants: {layers} layers of width {width}, {networks}"
     note = "random weights and ids; for one seed, weights are the same with and without biases"
     return joined_scalings(parts, source=source, notes=(note,))
 

@@ -61,7 +61,7 @@ def t5_trace(stack: Stack = "both") -> Trace:
             blocks += _blocks("layer", [f"encoder.{number - 1}"], [number - 1], tables)
     return Trace(
         records=Records.from_blocks(RUNS[stack], blocks),
-        source=f"{RUNS[stack]} ({norm.source if stack == 'both' else f'{PAPER}, Figure 1'})",
+        source=f"{RUNS[stack]} ({PAPER}, {norm.figure if stack == 'both' else 'Figure 1'})",
         run=RUNS[stack],
         steps=tuple(norm["step"].tolist()),
         selection=Selection("blocks" if stack == "both" else stack),

@@ -28,9 +28,9 @@ def role(parameter: Parameter) -> str:
     role, reason = parameter.role, parameter.reason
     if parameter.counted:
         return role
-    left_out = "excluded" if not reason or reason == role else f"excluded: {reason}"
-    says_role = not role or (reason and reason != role and reason.startswith(role))
-    return left_out if says_role else f"{role}, {left_out}"
+    said = {"": "", role: "outside the blocks", "excluded": "matches --exclude"}.get(reason, reason)
+    left_out = f"excluded: {said}" if said else "excluded"
+    return left_out if not role or said.startswith(role) else f"{role}, {left_out}"
 
 
 def _values(parameters: Iterable[Parameter]) -> int:

@@ -31,8 +31,8 @@ def _count(x: float) -> str:
     return f"{x:,.0f}"
 
 
-def sentences(given: "Records | Trace | Grids") -> list[str]:
-    """At most five sentences on a trace, the most important first."""
+def sentences(given: "Records | Trace | Grids", most: int | None = MOST) -> list[str]:
+    """Sentences on a trace, the most important first; at most five, or `most`, or all of them."""
     grids = given if isinstance(given, Grids) else Grids(given)
     makers = (
         nonfinite_sentence,
@@ -43,7 +43,7 @@ def sentences(given: "Records | Trace | Grids") -> list[str]:
         _direction,
         _alignment,
     )
-    return [text for make in makers if (text := make(grids))][:MOST]
+    return [text for make in makers if (text := make(grids))][:most]
 
 
 def _unit(grids: Grids) -> str:

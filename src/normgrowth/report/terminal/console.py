@@ -4,6 +4,7 @@ All text passes through `visible`: the name of a tensor may be "[red]x[/red]", o
 changes the title of the window; both are printed literally.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 WIDTH, WIDE = 100, 1000  # characters per line: default, --wide
+MOST = 5  # sentences, without --wide
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,29 @@ def say_counted(console: "Console", parameters: str) -> None:
 
 def say_remarks(console: "Console", result: Result) -> None:
     """Print the notes and problems of a result."""
-    for name, texts, style in (("note", result.notes, "dim"), ("problem", result.problems, "bold red")):
-        for text in texts:
-            say(console, f"{name}: {text}", style)
+    for text in result.notes:
+        say(console, f"note: {text}", "dim")
+    say_problems(console, result)
+
+
+def say_problems(console: "Console", result: Result) -> None:
+    for text in result.problems:
+        say(console, f"problem: {text}", "bold red")
+
+
+def say_most_important(console: "Console", texts: Sequence[str]) -> None:
+    """Print at most five sentences, in this order, and how many more --wide would print."""
+    room = MOST if console.width < WIDE else sys.maxsize
+    for place, text in enumerate(texts):
+        if (room := room - _sentences(text)) < 0:
+            more = sum(map(_sentences, texts[place:]))
+            say(console, f"{more} more sentence{'s' if more > 1 else ''} with --wide.", "dim")
+            return
+        say(console, text, "dim" if text.startswith("note: ") else "")
+
+
+def _sentences(text: str) -> int:
+    return 1 + len(re.findall(r"[.!?] [A-Z]", text.removeprefix("note: ")))
 
 
 def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:

@@ -8,7 +8,7 @@ from normgrowth.fit.points import points
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
 from normgrowth.report.numbers import number
 from normgrowth.report.sentences.fits import PAPER_LAW, estimate, notes, r2, share, verdict
-from normgrowth.report.terminal.console import Cells, say, say_counted, say_remarks
+from normgrowth.report.terminal.console import Cells, say, say_counted, say_most_important, say_problems
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -21,20 +21,21 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
         for name in fits.series:
             show(fits.select(name), console)
         return
+    remarks = [f"note: {note}" for note in fits.notes]
     if len(fits.series) == 1:
         fit = fits.only
         title = ", ".join(part for part in (fits.source, fit.name) if part)
         say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}", "bold")
         say_counted(console, fits.parameters)
-        _one(fit, fits.confidence, console)
+        _one(fit, fits.confidence, remarks, console)
     else:
         say(console, f"{fits.source}: {len(fits.series)} series", "bold")
         say_counted(console, fits.parameters)
-        _several(list(fits.series.values()), console)
-    say_remarks(console, fits)
+        _several(list(fits.series.values()), remarks, console)
+    say_problems(console, fits)
 
 
-def _one(fit: SeriesFit, confidence: float, console: "Console") -> None:
+def _one(fit: SeriesFit, confidence: float, remarks: list[str], console: "Console") -> None:
     """A row for each law, then the verdict."""
     laws = list(fit.values())
     columns = [
@@ -49,11 +50,10 @@ def _one(fit: SeriesFit, confidence: float, console: "Console") -> None:
         Cells(f"parameters [{100 * confidence:g}%]", [_params(law) for law in laws], right=False),
     ]
     show_table(console, columns)
-    for text in [*verdict(fit), *(f"note: {note}" for note in notes(fit))]:
-        say(console, text)
+    say_most_important(console, [*verdict(fit), *remarks, *(f"note: {note}" for note in notes(fit))])
 
 
-def _several(fits: list[SeriesFit], console: "Console") -> None:
+def _several(fits: list[SeriesFit], remarks: list[str], console: "Console") -> None:
     """Print a row for each series, with its best law next to the paper's."""
 
     def column(title: str, law: str | None, key: str, write: Callable[[float], str], rank: int = 0) -> Cells:
@@ -82,20 +82,22 @@ def _several(fits: list[SeriesFit], console: "Console") -> None:
     show_table(console, columns)
     best = [fit.best_law for fit in fits if fit.best_law]
     counts = {law: best.count(law) for law in dict.fromkeys(best)}
+    texts = []
     if counts:
         ranked = sorted(counts.items(), key=lambda item: -item[1])
         said = ", ".join(f"{law} in {count}" for law, count in ranked)
-        say(console, f"Best law of {len(fits)} series: {said}.")
+        texts.append(f"Best law of {len(fits)} series: {said}.")
         paper = [law for fit in fits if (law := _fitted(fit, PAPER_LAW)) is not None]
         behind = sum(law.delta_effective > 2 for law in paper)
         if paper:
-            say(console, f"The paper's law is worse by more than 2 in AICc in {behind} series.")
+            texts.append(f"The paper's law is worse by more than 2 in AICc in {behind} series.")
+    texts += remarks
     for fit in fits:
-        for note in fit.notes:
-            say(console, f"note: {fit.name}: {note}")
+        texts += [f"note: {fit.name}: {note}" for note in fit.notes]
         if not fit.best_law:
             reason = next((f"not fitted: {law.reason}" for law in fit.values() if law.reason), "")
-            say(console, f"note: {fit.name}: {reason or verdict(fit)[0]}")
+            texts.append(f"note: {fit.name}: {reason or verdict(fit)[0]}")
+    say_most_important(console, texts)
 
 
 def _fitted(fit: SeriesFit, law: str | None) -> LawFit | None:

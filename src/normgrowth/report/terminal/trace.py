@@ -6,15 +6,20 @@ from typing import TYPE_CHECKING
 from normgrowth.report.grids import Grids, grids_of_trace
 from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.report.sentences.trace import sentences as trace_sentences
-from normgrowth.report.terminal.console import Cells, layer_cells, say, say_parameters, say_remarks
+from normgrowth.report.terminal.console import (
+    Cells,
+    layer_cells,
+    say,
+    say_most_important,
+    say_parameters,
+    say_remarks,
+)
 from normgrowth.report.terminal.console import show as show_table
 from normgrowth.trace.result import Trace
 from normgrowth.trace.sampling.finding import fault_messages
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-TERMS = "Some shares of the growth are outside 0–100%, so the table shows the terms of ‖θ‖² themselves."
 
 
 def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
@@ -31,13 +36,10 @@ def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
         span, columns = f"steps {first:,} to {last:,}, {count}", _growth(grids)
     say(console, f"{trace.source or 'trace'}: {span}", "bold")
     say_parameters(console, trace.selection, trace.counted)
-    show_table(console, [layer_cells(grids.things()), *columns], last_bold=True)
     if first != last:
         say(console, _spans(grids), "dim")
-        if not grids.additive_terms():
-            say(console, TERMS, "dim")
-    for sentence in trace_sentences(grids):
-        say(console, sentence)
+    show_table(console, [layer_cells(grids.things()), *columns], last_bold=True)
+    say_most_important(console, trace_sentences(grids, most=None))
     if remarks:
         say_remarks(console, trace)
         for fault in fault_messages(trace.findings or ()):
