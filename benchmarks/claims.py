@@ -91,7 +91,7 @@ def claims(judgments: list[Judgment], larger: Evidence) -> str:
     return "\n\n".join(
         f"### {one.id}: {one.verdict}\n\n"
         f"{one.statement} ({one.where})\n\n"
-        f"- **Published**: {one.published}; {one.source}\n"
+        f"- **Published**: {one.published}; source: {one.source}\n"
         f"- **Rule**: {one.rule}\n"
         f"- **Here**: {one.reason}{_measured(one.measured)}\n"
         f"- **Scope**: {one.scope}\n"

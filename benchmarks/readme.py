@@ -60,9 +60,9 @@ COMMANDS = {
 
 # Name of the mark in README.md -> the lines of the tour that it shows: the command has index 0.
 ESSENTIAL: dict[str, tuple[slice, ...]] = {
-    "trace": (slice(0, 8), slice(12, 13)),
+    "trace": (slice(0, 9), slice(13, 14)),
     "watch": (slice(0, 8),),
-    "saturation": (slice(0, 8), slice(15, 17)),
+    "saturation": (slice(0, 7), slice(15, 17)),
     "reproduce": (slice(0, 6),),
 }
 

@@ -23,6 +23,7 @@ def test_every_command_has_help_with_two_examples(name, capsys, monkeypatch):
     said = capsys.readouterr().out
     assert said.count(f"normgrowth {name} ") >= 2
     assert max(map(len, said.splitlines())) <= 100
+    assert "(default" not in said  # defaults are in brackets
     assert command_of(name).summary in overview()
     assert max(map(len, overview().splitlines())) <= 100
 

@@ -106,7 +106,7 @@ def test_a_series_with_lags_is_judged_by_distant_checkpoints(folder, tmp_path):
 
 def test_other_claims_about_t5_use_the_traced_series(series):
     found = judge(CLAIMS["dynamics"], Evidence(t5=series))
-    assert found.data == f"text; T5 {series.source}"
+    assert found.data == f"the paper's text; T5 {series.source}"
     assert found.measured["T5: norm at the end"] == pytest.approx(np.linalg.norm(stacked("both")[-1]))
     layers = series.encoder_matrix()
     assert layers.layers == [0, 1, 2, 3]

@@ -19,7 +19,7 @@ From Python: normgrowth.behavior(model, sentences).""",
     hidden=("tokenizer", "run"),
     own={
         "model": Option(f"causal or masked language model: {MODEL}", "MODEL", nargs="+"),
-        "objective": Option("predict the next token or masked tokens (default: by the architecture)"),
+        "objective": Option("predict the next token or masked tokens [by the architecture]"),
         "masked_share": Option("share of the tokens that a masked model predicts", "S"),
         "language": Option("use words of a formal language as text: dyck1, dyck2, anbn, anbncn, ...", "NAME"),
         "longest": Option("maximum length of a word of the language, in symbols", "N", positive),

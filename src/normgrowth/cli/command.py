@@ -182,12 +182,10 @@ def add_engine(parser: Parser, *, workers: bool = True) -> None:
     parser.add_argument(
         "--ray-address",
         metavar="HOST:PORT",
-        help="address of a Ray cluster: host:port, ray://host:port or auto (default: start a local one)",
+        help="address of a Ray cluster: host:port, ray://host:port or auto [start a local one]",
     )
     if workers:
-        parser.add_argument(
-            "--workers", type=positive, metavar="N", help="number of workers (default: all cores)"
-        )
+        parser.add_argument("--workers", type=positive, metavar="N", help="number of workers [all cores]")
 
 
 def _single(value: Any) -> Any:

@@ -21,7 +21,7 @@ Exit codes: 0 no difference beyond rounding; 1 the runs differ, or share no step
         "b": Option("output folder of the run to compare it with", "B"),
         "control": Option(
             "output folder of a third run that should agree with A; its differences from A are the noise floor "
-            "(default: estimated from the dtypes and the growth of differences)",
+            "[estimated from the dtypes and the growth of differences]",
             "C",
         ),
         "tolerance": Option("treat relative differences up to T as equal, even above the noise floor", "T"),

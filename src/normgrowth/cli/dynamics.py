@@ -22,20 +22,22 @@ schedules: constant:lr=3e-4   linear:lr=1e-3,steps=10000,warmup=500
     draws=True,
     own={
         "trace": Option("output folder of a trace, or published:t5, t5-encoder, t5-decoder", "TRACE"),
-        "schedule": Option(
-            "schedule of learning rates, see below (default: none; published:t5 includes one)", "SPEC"
-        ),
+        "schedule": Option("schedule of learning rates, see below [none; published:t5 includes one]", "SPEC"),
         "kappa": Option("κ of single steps, if training logged it", "K"),
         "weight_decay": Option("weight decay λ; 0 if there was none", "L"),
         "decay": Option(
-            "kind of weight decay: θ -= ηλθ (default for adamw), λθ in the gradient (default for sgd), "
-            "or θ -= λθ, the paper's eq. (3)",
+            "kind of weight decay: decoupled (θ -= ηλθ), coupled (λθ in the gradient) or eq3 (θ -= λθ, the paper's "
+            "eq. (3)) [decoupled for adamw, coupled for sgd]",
             choices=("decoupled", "coupled", "eq3"),
         ),
         "optimizer": Option("optimizer", choices=("adamw", "sgd")),
         "betas": Option("betas of AdamW", "B1,B2"),
         "momentum": Option("momentum of SGD", "M"),
-        "gradient_norm": Option("gradient norm ‖g‖, for SGD; with --invariant ‖g‖·‖θ‖", "G"),
+        "gradient_norm": Option(
+            "norm of the gradients, for the equilibrium of SGD; with --invariant, the norm of the gradients times the "
+            "norm of the weights",
+            "G",
+        ),
         "invariant": Option("the weights are scale-invariant"),
     },
 )

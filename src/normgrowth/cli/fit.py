@@ -31,7 +31,7 @@ published:NAME is a series of the paper: t5_norm or t5_norm_by_layer.""",
             nargs="+",
         ),
         "laws": Option(
-            "laws to fit: sqrt, sqrt2, power2, power, linear, root4, log, relax, constant (default: all)",
+            "laws to fit: sqrt, sqrt2, power2, power, linear, root4, log, relax, constant [all]",
             "NAME,NAME",
         ),
         "seed": Option("seed of the bootstrap", "N"),

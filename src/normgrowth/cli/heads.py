@@ -59,7 +59,7 @@ From Python: normgrowth.heads(model, sentences).""",
         "tolerance": Option("attention weight that a hard head may have outside its largest score", "T"),
         "show": Option("draw heads on this sentence, soft and saturated", "SENTENCE"),
         "show_heads": Option(
-            "heads to draw, for example layer.3.head.5 (default: the most typical of each kind)",
+            "heads to draw, for example layer.3.head.5 [the most typical of each kind]",
             "NAME",
             flag="--head",
             nargs="+",

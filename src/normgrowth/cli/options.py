@@ -111,7 +111,7 @@ OPTIONS: dict[str, Option] = {
     "run": Option("name of the run in the records", "NAME"),
     "lint": Option("skip integrity checks"),
     "endpoint": Option("address of the hub, if it is not Hugging Face's", "URL"),
-    "workers": Option("number of threads or processes (default: all cores)", "N", positive),
+    "workers": Option("number of threads or processes [all cores]", "N", positive),
     "memory": Option("memory limit for checkpoints read over the network", "SIZE", size),
     "level": Option("level of aggregation", choices=LEVELS),
     "name": Option("name of the part, layer, role or tensor", "NAME"),
@@ -121,18 +121,16 @@ OPTIONS: dict[str, Option] = {
     "seed": Option("seed of random numbers", "N", natural),
     "bootstrap": Option("bootstrap replicates for the intervals; 0 for none", "N"),
     "confidence": Option("confidence of the intervals", "C"),
-    "texts": Option(
-        "text file with a sentence per line (default: Python's documentation)", "FILE", flag="--text"
-    ),
+    "texts": Option("text file with a sentence per line [Python's documentation]", "FILE", flag="--text"),
     "sentences": Option("number of sentences", "N", positive),
     "batch_tokens": Option("tokens per forward pass", "N", positive),
     "fixed": Option("parameters to keep unscaled: names or patterns such as '*.A_log'", "NAME", nargs="+"),
     "dtype": Option("dtype: float64, float32, bfloat16 or float16", "DTYPE"),
     "attention": Option("attention implementation", choices=("eager", "sdpa"), flag="--attn"),
     "model_type": Option("architecture of a config.json without model_type (bert, gpt2, llama, ...)", "NAME"),
-    "orders": Option("number of orders of the expansion in c (default: as many as ties need)", "N", positive),
+    "orders": Option("number of orders of the expansion in c [as many as ties need]", "N", positive),
     "exact": Option("skip the exact limit c → ∞"),
-    "data": Option("folder with the corpora penn and wikitext-2 (default: download from the hub)", "DIR"),
+    "data": Option("folder with the corpora penn and wikitext-2 [download from the hub]", "DIR"),
     "strict": Option("exit with 1 if there is a fault"),
 }
 
@@ -192,7 +190,7 @@ def _add(
         parser.add_argument(flag, dest=name, action=action, help=option.help)
         return
     text = option.help
-    if default not in (None, "", ()) and "(default" not in text:
+    if default not in (None, "", ()) and not text.endswith("]"):
         text += f" [{_shown(default)}]"
     how: dict[str, Any] = {"help": text.replace("%", "%%")}
     choices = option.choices or _literal(annotation)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("result", metavar="DIR", help="output folder of any command, or published:t5")
-    parser.add_argument("-o", "--out", metavar="DIR", help="folder for the figures (default: DIR/figures)")
+    parser.add_argument("-o", "--out", metavar="DIR", help="folder for the figures [DIR/figures]")
     parser.add_argument(
         "--overwrite", action="store_true", help="replace figures of another result in that folder"
     )

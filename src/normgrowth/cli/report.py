@@ -9,9 +9,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders", nargs="+", metavar="DIR", help="output folders of any commands, or published:t5"
     )
-    parser.add_argument(
-        "-o", "--out", metavar="FILE", help="HTML file (default: report.html in the first folder)"
-    )
+    parser.add_argument("-o", "--out", metavar="FILE", help="HTML file [report.html in the first folder]")
     text = "replace a page that was made from other results"
     parser.add_argument("--overwrite", action="store_true", help=text)
     parser.add_argument("--title", default="", help="title of the page")

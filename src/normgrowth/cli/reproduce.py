@@ -20,7 +20,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help=text)
     text = "size of data and models: demo (embedded data) or paper (the paper's sizes) [demo]"
     parser.add_argument("--scale", choices=("demo", "paper"), default="demo", help=text)
-    text = "reproduce only these figures (fig2), table1 or claims by id, as in docs/claims.md (default: all)"
+    text = "reproduce only these figures (fig2), table1 or claims by id, as in docs/claims.md [all]"
     parser.add_argument(
         "--only", type=several(str, "fig2,table1"), default=(), metavar="NAME,NAME", help=text
     )

@@ -1,10 +1,11 @@
 """normgrowth saturation."""
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from normgrowth.cli.command import Command
-from normgrowth.cli.options import MODEL, Option, natural
+from normgrowth.cli.options import MODEL, OPTIONS, Option, natural
 
 if TYPE_CHECKING:
     from normgrowth.results import Result
@@ -42,8 +43,9 @@ From Python: normgrowth.saturation(model, sentences).""",
     own={
         "model": Option(f"{MODEL}; with --config, checkpoints as for `normgrowth trace`", "MODEL", nargs="+"),
         "config": Option("model of a series of checkpoints: config.json, folder or hub id", "MODEL"),
+        "include": replace(OPTIONS["include"], help=f"{OPTIONS['include'].help}; only with --config"),
         "c": Option("factors c by which the weights are scaled", "C,C"),
-        "stack": Option("stack of an encoder-decoder model to measure (default: encoder)"),
+        "stack": Option("stack of an encoder-decoder model to measure [encoder]"),
         "decoder_input": Option(
             "input of the decoder: the start token and the sentence, or the start token alone"
         ),

@@ -58,11 +58,9 @@ From Python: normgrowth.scaling(model_or_config).""",
         "model": Option(
             f"{MODEL}; or paper: the paper's encoder and two variants, with and without biases", "MODEL"
         ),
-        "seeds": Option(
-            "number of networks with random weights (default: 3 for paper, else 1)", "N", positive
-        ),
-        "layers": Option("layers of `paper` (default: 12)", "N", positive),
-        "width": Option("width of `paper` (default: 768)", "N", positive),
+        "seeds": Option("number of networks with random weights [3 for paper, else 1]", "N", positive),
+        "layers": Option("layers of `paper` [12]", "N", positive),
+        "width": Option("width of `paper` [768]", "N", positive),
         "dtype": Option("dtype of the model; errors cannot fall below its rounding", "DTYPE"),
     },
     draws=True,

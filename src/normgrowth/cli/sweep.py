@@ -25,7 +25,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="stop the training of a cell after this time",
     )
-    text = "number of cells to train in one batch of models (default: the fastest)"
+    text = "number of cells to train in one batch of models [the fastest]"
     parser.add_argument("--stack-size", type=positive, metavar="N", help=text)
     add_engine(parser)
     add_display(parser)

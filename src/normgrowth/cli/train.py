@@ -12,10 +12,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help=OPTIONS["data"].help)
     parser.add_argument("-o", "--out", required=True, metavar="DIR", help=OPTIONS["out"].help)
     parser.add_argument("--overwrite", action="store_true", help=OPTIONS["overwrite"].help)
-    parser.add_argument("--device", help="device, for example cuda (default: cuda if available, else cpu)")
-    parser.add_argument(
-        "--threads", type=positive, metavar="N", help="threads of PyTorch (default: PyTorch's)"
-    )
+    parser.add_argument("--device", help="device, for example cuda [cuda if available, else cpu]")
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads of PyTorch [PyTorch's]")
     add_display(parser)
 
 

@@ -29,7 +29,7 @@ HELP = {
     "warmup": "number of warm-up steps, in which the learning rate rises from 0",
     "hold": "number of steps for which inverse_sqrt stays constant first (T5: 10000 steps at 0.01)",
     "end": "learning rate at the end, for linear and cosine",
-    "weight_decay": "weight decay (default: PyTorch's for the optimizer)",
+    "weight_decay": "weight decay [PyTorch's for the optimizer]",
     "momentum": "momentum of sgd",
     "clip": "clip gradients to this norm",
     "batch": "sentences per batch",
@@ -39,7 +39,7 @@ HELP = {
     "evaluate": "when to evaluate: epochs (after each), powers (also after steps 1, 2, 4, ...), or every N steps",
     "track": "when to measure norms: every N steps, or powers (steps 1, 2, 4, ...)",
     "include": "parameters to count: blocks or all",
-    "dev_sentences": "number of sentences of the development set (default: all)",
+    "dev_sentences": "number of sentences of the development set [all]",
     "saturation_sentences": "number of sentences to measure saturation on; 0 to skip it",
 }
 METAVARS = {"evaluate": "WHEN", "track": "WHEN", "include": "WHICH"}

@@ -29,7 +29,7 @@ class MisalignedDynamics(Claim):
 
     id, where = "dynamics", "§5.3, §5.4, §E"
     statement = "With η = 1/√t, aligned dynamics give exp(√t) and misaligned ones √t."
-    published, source = "derivation", "text; T5 published (Figure 1)"
+    published, source = "derivation", "the paper's text; T5 published (Figure 1)"
     scope = "the derivation for any κ, and T5's published norms and steps between checkpoints"
     would_change = "κ of T5's single optimizer steps."
     power: float = number("misaligned, κ = 1: norm as t to the power")
@@ -75,7 +75,7 @@ class ScheduleDecides(Claim):
 
     id, where, needs = "schedule-decides", "§4, §5", ("language_models",)
     statement = "The growth trend depends heavily on the learning rate schedule."
-    published, source = "expected", "text"
+    published, source = "expected", "the paper's text"
     scope = "models trained here with one architecture and optimizer and two schedules, each with its own base rate"
     would_change = "More schedules and seeds, with one base rate, and longer runs."
     exponents: Mapping[str, float] = number("exponent: ")
@@ -156,7 +156,7 @@ class WeightDecay(Claim):
         "0.01."
     )
     published = "figure: AdamW on WikiText-2, one epoch, 20 × 20 values from 10⁻⁵ to 10⁻¹"
-    source = "text; the grid from the authors' code"
+    source = "the paper's text; the grid from the authors' code"
     scope = "AdamW with a constant rate, one epoch; the models of the grid"
     would_change = "The paper's model size, other optimizers or schedules."
     least: float = number("growth ends at λ, smallest")

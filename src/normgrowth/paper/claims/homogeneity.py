@@ -20,7 +20,7 @@ class SaturationLimit(Claim):
 
     id, where, needs = "saturation-limit", "Prop. 1 and 2", ("theory",)
     statement = "Uniform growth makes a network converge to the saturated network."
-    published, source = "proof", "text"
+    published, source = "proof", "the paper's text"
     scope = "4 networks in float64, and a head whose scores tie"
     would_change = "A proof that excludes ties."
     networks: float = number("networks")
@@ -54,7 +54,7 @@ class AttentionPower(Claim):
         "Saturated attention computes argmax (ties averaged) and mean; with mean heads it counts, and recognizes "
         "aⁿbⁿcⁿ."
     )
-    published, source = "construction", "text"
+    published, source = "construction", "the paper's text"
     scope = "networks built by hand, on all strings up to a given length"
     would_change = "A string that a hand-built network classifies wrongly."
     languages: float = number("languages")
@@ -88,7 +88,7 @@ class HomogeneityTable(Claim):
 
     id, where, figure, needs = "homogeneity-table", "Table 1, §C", "table1", ("theory",)
     statement = "The rules for the degrees of a network's parts also hold for approximate homogeneity."
-    published, source = "Table 1; proofs in sections C and D", "text"
+    published, source = "Table 1; proofs in sections C and D", "the paper's text"
     scope = "the parts that Table 1, §C.3 and §D name, with and without biases"
     would_change = "A part whose measured degree differs from the computed one."
     components: float = number("components")
@@ -124,7 +124,7 @@ class EncoderDegree(Claim):
         "The pre-norm encoder without biases is 1-homogeneous, with a linear classifier 2-homogeneous; the argument "
         "fails for post-norm."
     )
-    published, source = "proof", "text"
+    published, source = "proof", "the paper's text"
     scope = "the paper's Definitions 4 to 6, with 2 and 4 layers"
     would_change = "Another definition of pre-norm: the usual one has degree 3."
     paper_pre_norm: float = number("paper's pre-norm without biases")
@@ -162,7 +162,7 @@ class HomogeneousGradient(Claim):
     statement = (
         "Gradients of a k-homogeneous function have degree k − 1, so that ‖δ‖ is proportional to η‖θ‖."
     )
-    published, source = "Assumption 1", "text"
+    published, source = "Assumption 1", "the paper's text"
     scope = "gradients of small networks; steps of language models trained here"
     would_change = "Runs in which the norm doubles: only they distinguish ‖θ‖ from a constant."
     gradients: float = number("gradients")

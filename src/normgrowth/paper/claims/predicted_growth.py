@@ -46,7 +46,7 @@ class Prediction(Claim):
 
     id, where, needs = "prediction", "§5.3, §5.4, §5.5", ("language_models",)
     statement = "Misaligned dynamics explain the growth of the norm."
-    published, source = "a candidate that is tested on T5", "text; T5 published (Figure 1)"
+    published, source = "a candidate that is tested on T5", "the paper's text; T5 published (Figure 1)"
     scope = "T5's blocks, total and encoder, and models trained here; δ is the step between two checkpoints"
     would_change = "κ of single optimizer steps, or a model of their correlation: κ is fitted to checkpoints."
     misaligned: Mapping[str, float] = number("T5, error of misaligned dynamics: ")

@@ -27,7 +27,7 @@ class Conversion(Claim):
     statement = (
         "Language models of saturation 1.00 can be saturated without significantly shifting their states."
     )
-    published, source = "inferred from saturation levels of 1.00", "text"
+    published, source = "inferred from saturation levels of 1.00", "the paper's text"
     scope = (
         "top predictions for dev sentences, of models with a true mask and a loss below that of word frequencies; the "
         "paper speaks of cosines of states, which are the saturation levels themselves"
@@ -102,7 +102,7 @@ class LocalHeads(Claim):
 
     id, where, needs = "heads-local", "Abstract, §1, §4.3", ("language_models",)
     statement = "Some saturated heads focus locally on a small number of positions."
-    published, source = "text; distances are not published", "text"
+    published, source = "distances are not published", "the paper's text"
     scope = "saturated heads of models with a true mask, 200 dev sentences; a query sees itself and all earlier tokens"
     would_change = "Larger or longer trained models, and longer sentences."
     heads: float = number("heads at one position")

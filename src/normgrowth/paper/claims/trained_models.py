@@ -31,7 +31,7 @@ class UniformGrowth(Claim):
 
     id, where, needs = "uniform-growth", "Prop. 1, §4", ("language_models",)
     statement = "Every layer grows at the same rate up to a constant."
-    published, source = "called reasonable", "text; T5 published (Figure 1)"
+    published, source = "called reasonable", "the paper's text; T5 published (Figure 1)"
     scope = "layers, not single parameters: scalar-growth judges those"
     would_change = (
         "Longer runs: local exponents of T5's layers differ by 0.15, which would change ratios by 40% over a tenfold "
@@ -142,7 +142,7 @@ class ScalarGrowth(Claim):
 
     id, where, needs = "scalar-growth", "Prop. 1, §4", ("language_models",)
     statement = "Every scalar parameter grows."
-    published, source = "an assumption", "text"
+    published, source = "an assumption", "the paper's text"
     scope = "single weights of the blocks, last checkpoint against the first, of models with a true mask"
     would_change = "Runs in which the norm grows much more."
     models: float = number("models")
@@ -184,7 +184,10 @@ class LanguageModelGrowth(Claim):
 
     id, where, needs = "lm-growth", "§3, footnote 18", ("language_models",)
     statement = "Pre-norm and post-norm language models on WikiText-2 and PTB all grow."
-    published, source = "every model", "text; norms of the authors' runs, published with their code"
+    published, source = (
+        "every model",
+        "the paper's text; norms of the authors' runs, published with their code",
+    )
     scope = "blocks of models trained here; norms logged by the authors' code, with embeddings or a mean over columns"
     would_change = "Norms of the authors' runs without embeddings."
     models: float = number("models")
@@ -224,7 +227,7 @@ class LanguageModelSaturation(Claim):
 
     id, where, needs = "saturation-lm", "§4.1", ("language_models",)
     statement = "Small language models reach a saturation of 1.00."
-    published, source = "1.00", "text; levels of the authors' runs, published with their code"
+    published, source = "1.00", "the paper's text; levels of the authors' runs, published with their code"
     scope = "language models with a true causal mask, trained here with AdamW to a loss below that of word frequencies"
     would_change = "The paper's size and 5 epochs (--scale paper): levels rise with training."
     models: float = number("models that learned")
@@ -354,7 +357,7 @@ class MaximalMargin(Claim):
 
     id, where, needs = "max-margin", "§2.1", ("language_models",)
     statement = "Gradient descent diverges toward a solution with maximal margin."
-    published, source = "cited from work on other networks", "text"
+    published, source = "cited from work on other networks", "the paper's text"
     scope = "200 training sentences of each language model with a true mask; θ are all parameters"
     would_change = (
         "A task that a model can fit without errors: in a language, one beginning has several continuations."

@@ -164,14 +164,13 @@ def softmax() -> Callable[[Tensor], Tensor]:
 def each(
     component: str, make: Make, degrees: Sequence[int], printed: Any, degree: Any, rest: Any
 ) -> list[Row]:
-    """A row for each degree of the input; the other columns may be functions of the degree."""
+    """A row for each degree k of the input; the other columns may be functions of k."""
+    name = component if "{k}" in component else f"{component}, input of degree {{k}}"
 
     def of(value: Any, k: int) -> Any:
         return value(k) if callable(value) else value
 
-    return [
-        Row(f"{component} of {k}", make, (k,), of(printed, k), of(degree, k), of(rest, k)) for k in degrees
-    ]
+    return [Row(name.format(k=k), make, (k,), of(printed, k), of(degree, k), of(rest, k)) for k in degrees]
 
 
 PAPER, USUAL, POST = "paper_pre_norm", "usual_pre_norm", "post_norm"
@@ -179,22 +178,22 @@ THREE, TIED = {"classes": 3}, {"tied": True}
 TABLE = [
     # Table 1
     *each("linear", linear(), range(4), lambda k: k + 1, lambda k: k + 1, EXACT),
-    Row("bias of 1", Bias, (1,), 1, 1, EXACT),
-    Row("bias of 0: the input vanishes", Bias, (0,), None, 1, 1),
-    *each("bias of more: it vanishes,", Bias, (2, 3), None, lambda k: k, lambda k: k - 1),
-    Row("affine of 0", linear(bias=True), (0,), 1, 1, EXACT),
-    *each("affine of more: the bias vanishes,", linear(bias=True), (1, 2, 3), None, lambda k: k + 1, lambda k: k),
+    Row("bias added to degree 1", Bias, (1,), 1, 1, EXACT),
+    Row("bias added to degree 0 (input vanishes)", Bias, (0,), None, 1, 1),
+    *each("bias added to degree {k} (vanishes)", Bias, (2, 3), None, lambda k: k, lambda k: k - 1),
+    Row("affine, input of degree 0", linear(bias=True), (0,), 1, 1, EXACT),
+    *each("affine, degree {k} (bias vanishes)", linear(bias=True), (1, 2, 3), None, lambda k: k + 1, lambda k: k),
     *each("layer norm", norm(False), range(4), 0, 0, EXACT),
     *each("layer norm with eps", norm(False, eps=0.1), (1, 2), 0, 0, lambda k: 2 * k),
     *each("layer norm with affine", norm(True), range(4), 1, 1, EXACT),
     *each("layer norm with gain", norm(True, bias=False), range(4), 1, 1, EXACT),
     *each("layer norm with affine and eps", norm(True, eps=0.1), (1, 2), 1, 1, lambda k: 2 * k),
     *each("ReLU", nn.ReLU, range(4), lambda k: k, lambda k: k, EXACT),
-    *(Row(f"sum of {k} and {k}", lambda: torch.add, (k, k), k, k, EXACT) for k in range(4)),
-    *(Row(f"sum of 1 and {k}", lambda: torch.add, (1, k), None, k, k - 1) for k in (2, 3)),
-    *(Row(f"product of 1 and {k}", lambda: torch.mul, (1, k), 1 + k, 1 + k, EXACT) for k in range(4)),
+    *(Row(f"sum of degrees {k} and {k}", lambda: torch.add, (k, k), k, k, EXACT) for k in range(4)),
+    *(Row(f"sum of degrees 1 and {k}", lambda: torch.add, (1, k), None, k, k - 1) for k in (2, 3)),
+    *(Row(f"product of degrees 1 and {k}", lambda: torch.mul, (1, k), 1 + k, 1 + k, EXACT) for k in range(4)),
     # Section C.3
-    Row("softmax of 0", softmax, (0,), 0, 0, EXACT),
+    Row("softmax, input of degree 0", softmax, (0,), 0, 0, EXACT),
     *each("softmax", softmax, (1, 2), 0, 0, EXPONENTIAL),
     *each("sigmoid", nn.Sigmoid, (1, 2), 0, 0, EXPONENTIAL),
     *each("tanh", nn.Tanh, (1, 2), 0, 0, EXPONENTIAL),

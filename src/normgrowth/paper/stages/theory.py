@@ -13,7 +13,7 @@ def small_networks(context: StageContext, settings: StageSettings) -> Theory:
 THEORY = Stage(
     name="theory",
     title="degrees, limits and constructed networks",
-    version=1,
+    version=2,
     settings={"demo": StageSettings(), "paper": StageSettings()},
     takes={"demo": "8 seconds", "paper": "8 seconds"},
     run=small_networks,

@@ -16,9 +16,9 @@ def verdict(fit: SeriesFit) -> list[str]:
     return [text for sentence in sentences if (text := sentence(fit))]
 
 
-def notes(fit: SeriesFit) -> list[str]:
-    """The notes on the points, and on each law."""
-    return [*fit.notes, *(f"{law.law}: {note}" for law in fit.values() for note in law.notes)]
+def law_notes(fit: SeriesFit) -> list[str]:
+    """The notes on each law."""
+    return [f"{law.law}: {note}" for law in fit.values() for note in law.notes]
 
 
 def _evidence(fit: SeriesFit) -> str:

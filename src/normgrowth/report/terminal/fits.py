@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from normgrowth.fit.points import points
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
 from normgrowth.report.numbers import number
-from normgrowth.report.sentences.fits import PAPER_LAW, estimate, notes, r2, share, verdict
+from normgrowth.report.sentences.fits import PAPER_LAW, estimate, law_notes, r2, share, verdict
 from normgrowth.report.terminal.console import Cells, say, say_counted, say_most_important, say_problems
 from normgrowth.report.terminal.console import show as show_table
 
@@ -50,7 +50,9 @@ def _one(fit: SeriesFit, confidence: float, remarks: list[str], console: "Consol
         Cells(f"parameters [{100 * confidence:g}%]", [_params(law) for law in laws], right=False),
     ]
     show_table(console, columns)
-    say_most_important(console, [*verdict(fit), *remarks, *(f"note: {note}" for note in notes(fit))])
+    best, *evidence = verdict(fit)
+    of_points, of_laws = ([f"note: {note}" for note in found] for found in (fit.notes, law_notes(fit)))
+    say_most_important(console, [best, *remarks, *of_points, *evidence, *of_laws])
 
 
 def _several(fits: list[SeriesFit], remarks: list[str], console: "Console") -> None:
