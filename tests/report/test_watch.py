@@ -4,8 +4,11 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
+import normgrowth as ng
+from normgrowth.cli.main import main
 from normgrowth.records import Block, Records
 from normgrowth.report.terminal.watch import BARS, sparkline, watch_table
 from normgrowth.stored_result import StoredResult
@@ -64,3 +67,35 @@ def test_a_run_without_steps_says_so():
     block = Block("model", ["model"], [None], [None], [], {"norm": np.zeros((0, 1))})
     empty = Trace.from_records(Records.from_blocks("run", [block]))
     assert "nothing measured yet" in shown(empty)
+
+
+def test_matrices_that_gains_hide_come_first():
+    steps, none = [0, 10], [None]
+    parts = {"norm": np.array([[1.0, 3.0], [2.0, 3.0]])}
+    blocks = [
+        Block("layer", ["layer.0"], [0], none, steps, {"norm": np.array([[10.0], [13.0]]) ** 0.5}),
+        Block("part", ["matrices", "vectors"], none * 2, none * 2, steps, parts),
+        Block("model", ["model"], none, none, steps, {"norm": np.array([[10.0], [13.0]]) ** 0.5}),
+    ]
+    text = shown(Trace.from_records(Records.from_blocks("run", blocks)))
+    names = [
+        word for line in text.splitlines() if (word := line.split(" ")[0]) in ("matrices", "model", "layer.0")
+    ]
+    assert names == ["matrices", "model", "layer.0"]
+
+
+@pytest.mark.parametrize("layers", ["all", "none"])
+def test_a_run_in_progress_shows_its_matrices(tmp_path, layers, capsys):
+    """Read from the log of a tracker that has not written its result yet."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    torch.nn.init.constant_(model[0].weight, 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ng.NormTracker(model, optimizer, every=1, out=tmp_path / "norms", include="all"):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).square().sum().backward()
+            optimizer.step()
+        assert main(["watch", str(tmp_path / "norms"), "--once", "--layers", layers]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("matrices"))
+    assert lines[first + 1].startswith("model")

@@ -54,6 +54,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 def _read(arguments: argparse.Namespace) -> "Trace | None":
     """The latest records; None if the folder is empty and its run may still start."""
     from normgrowth.errors import InputError
+    from normgrowth.records import Records
     from normgrowth.stored_result import StoredResult, has_log, has_records, why_no_result
     from normgrowth.trace.result import Trace
     from normgrowth.tracking.log.log_reader import read_run
@@ -67,10 +68,12 @@ def _read(arguments: argparse.Namespace) -> "Trace | None":
                 f"{arguments.folder}: no records yet; start a NormTracker with this folder as `out`"
             )
         return None
-    levels = ["model", "layer"] if arguments.layers == "all" else ["model"]
+    levels = ["part", "model", *(["layer"] if arguments.layers == "all" else [])]
     stored = read_run(folder, levels) if has_log(folder) else StoredResult.read(folder)
     trace = Trace.from_stored(stored)
-    return trace if arguments.layers == "all" else replace(trace, records=trace.records.where(level="model"))
+    if arguments.layers == "all":
+        return trace
+    return replace(trace, records=Records.joined([trace.records.where(level=level) for level in levels]))
 
 
 COMMAND = Action(

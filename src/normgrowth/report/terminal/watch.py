@@ -50,8 +50,8 @@ def watch_table(trace: Trace, console: "Console") -> Any:
     if not grids.steps:
         return Text("nothing measured yet")
     last = grids.steps[-1]
-    # The model comes first, since a short screen cuts the last rows.
-    things = sorted(grids.things(), key=lambda thing: thing[0] != "model")
+    # Matrices that lead and the model come first, since a short screen cuts the last rows.
+    things = sorted(grids.things(), key=lambda thing: ("part", "model", "layer").index(thing[0]))
     bars = BARS if (console.encoding or "").lower().startswith("utf") else PLAIN
 
     def column(title: str, quantity: str, rank: int, write: Callable[[float], str] = _rough) -> Cells | None:
