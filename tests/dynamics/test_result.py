@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from vectors import norms, simulate, write_path
 
 import normgrowth as ng
 from normgrowth import results
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.errors import InputError
+from normgrowth.report.page.content import PageEntry, content_of
+from normgrowth.report.page.sections.dynamics import sections
 from normgrowth.schedules import cosine, parse
 
 SPEC = "cosine:lr=0.05,steps=400,warmup=40,end=0.005"
@@ -102,3 +105,45 @@ def test_the_published_trace_has_its_schedule():
     assert found.verdict == "between"
     with pytest.raises(InputError, match="published:t6 is not a trace"):
         ng.dynamics("published:t6")
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory):
+    """A trace of matrices that grow next to gains of 1, which make most of the norm."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("hidden")
+    now = {"layers.0.mlp.weight": 0.1 * rng.normal(size=(20, 30)), "layers.0.norm.weight": np.ones(100)}
+    for step in range(6):
+        save_file(
+            {name: value.astype(np.float32) for name, value in now.items()},
+            folder / f"step_{step}.safetensors",
+        )
+        now = {
+            name: value + 0.03 * rng.normal(size=value.shape) * (value.ndim > 1)
+            for name, value in now.items()
+        }
+    return ng.trace(folder)
+
+
+def test_matrices_come_first_where_vectors_hide_them(hidden, tmp_path):
+    found, alone = ng.dynamics(hidden, "0.01"), ng.dynamics(hidden, "0.01", level="part", name="matrices")
+    first = found.leading
+    assert (first.level, first.name) == ("part", "matrices")
+    names = ("norms", "step_sizes", "budget", "aligned", "misaligned", "verdict", "direction")
+    of_first, of_alone = fields(first), fields(alone)
+    for name in names:
+        np.testing.assert_equal(of_first[name], of_alone[name])
+    assert found.matrices.vector_share == pytest.approx(100 / found.norms[0] ** 2)
+    assert found.norms == tuple(hidden.records.series("norm")[1])  # the fields of the model stay
+    np.testing.assert_equal(fields(ng.load(found.save(tmp_path / "out"))), fields(found))
+    for text in (str(found), " ".join(sections(content_of([PageEntry("run", found)]))[0].sentences)):
+        assert f"up to {100 * found.matrices.vector_share:.1f}% of ‖θ‖²" in text
+        assert "The norm of the matrices at step 5" in " ".join(text.split())
+    (curve, *_) = [line for line in found.plot().axes[0].lines if line.get_label() == "checkpoints"]
+    np.testing.assert_allclose(curve.get_ydata(), alone.norms)
+
+
+def test_without_dominating_vectors_the_model_leads(folder):
+    found = ng.dynamics(folder, SPEC)
+    assert found.matrices is None
+    assert found.leading is found
+    assert found.rounding is None  # its numbers were measured

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from report_records import known_heads, known_trace, replaced, sweep_records
+from safetensors.numpy import save_file
 from synthetic_series import walk, write_series
 
 import normgrowth as ng
@@ -35,9 +36,9 @@ def _series(*, repeated: bool = False) -> Iterator[Path]:
         yield write_series(Path(folder) / "series", states)
 
 
-def walk_trace() -> Trace:
+def walk_trace(*, scalars: bool = False) -> Trace:
     with _series() as series:
-        return replace(ng.trace(series), source="series")
+        return replace(ng.trace(series, scalars=scalars), source="series")
 
 
 def _trace(*, source: str = "somewhere", **options: Any) -> Trace:
@@ -68,6 +69,31 @@ def _gains() -> Trace:
         Block("model", ["model"], none, none, steps, {"norm": model}),
     ]
     return replace(Trace.from_records(ng.Records.from_blocks("run", blocks)), source="somewhere")
+
+
+def _hidden_matrices() -> ng.Dynamics:
+    """Dynamics of layers whose gains of 1 outweigh matrices that grow."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        f"layers.{i}.{name}": shape
+        for i in (0, 1)
+        for name, shape in (("mlp.weight", (20, 30)), ("norm.weight", (60,)))
+    }
+    now = {
+        name: np.ones(shape) if len(shape) == 1 else 0.1 * rng.normal(size=shape)
+        for name, shape in shapes.items()
+    }
+    with TemporaryDirectory() as folder:
+        for step in range(0, 100, 10):
+            save_file(
+                {name: value.astype(np.float32) for name, value in now.items()},
+                Path(folder) / f"step_{step}.safetensors",
+            )
+            now = {
+                name: value + (0.05 if value.ndim > 1 else 0.005) * rng.normal(size=value.shape)
+                for name, value in now.items()
+            }
+        return ng.dynamics(replace(ng.trace(folder), source="series"), "0.01")
 
 
 def _parameters() -> ng.Parameters:
@@ -204,6 +230,7 @@ EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
         "that shrinks": _shrinking,
         "with values that are not finite": _not_finite,
         "of a model with large gains": _gains,
+        "of single weights": lambda: walk_trace(scalars=True),
     },
     "findings": {"of a series with a copy": _findings},
     "comparison": {"of two traces": _compared},
@@ -217,6 +244,8 @@ EXAMPLES: dict[str, dict[str, Callable[[], Result]]] = {
         "without a schedule": _dynamics,
         "with a schedule": lambda: _dynamics(schedule="0.01"),
         "with weight decay": lambda: _dynamics(schedule="0.01", weight_decay=0.1, optimizer="adamw"),
+        "of matrices that gains hide": _hidden_matrices,
+        "of rounded numbers": lambda: ng.dynamics("published:t5-encoder"),
     },
     "degrees": {"of an encoder layer": _degrees},
     "saturation": {

@@ -151,3 +151,19 @@ def test_levels_of_a_published_trace():
         fit("published:t5-decoder", level="layer")
     with pytest.raises(InputError, match="known: t5, t5-encoder, t5-decoder"):
         dynamics("published:heads")
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_dynamics_shows_the_bounds_of_rounding(stack):
+    """Bounds of the budget against sums over the intervals, and against random changes of the published digits."""
+    name = "published:t5" if stack == "both" else f"published:t5-{stack}"
+    found = dynamics(name)
+    bound, sums = found.rounding, t5_sums(stack)
+    np.testing.assert_allclose(bound.norms, sums.norms()["norm_rounding"], rtol=1e-4)
+    np.testing.assert_allclose(bound.step_sizes, sums.steps()["step_size_rounding"])
+    assert bound.growth == pytest.approx(sums.errors.square[0] + sums.errors.square[-1], rel=1e-4)
+    stepped, worst = sums.sums.delta.sum(), sums.errors.delta.sum()
+    most = (stepped + worst) / (found.budget.growth - bound.growth)
+    assert bound.share == pytest.approx(most - found.budget.by_steps, rel=1e-3)
+    assert "norm ±" in str(found)
+    assert "Rounding of the published digits" in str(found)

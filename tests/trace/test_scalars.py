@@ -6,7 +6,7 @@ from safetensors.numpy import save_file
 
 import normgrowth as ng
 from normgrowth.cli.main import main
-from normgrowth.errors import FolderMismatch, SeriesWarning
+from normgrowth.errors import FolderMismatch, InputError, SeriesWarning
 from normgrowth.moments import scalars
 from normgrowth.moments.scalars import PER_UNIT, SPAN, count_scalars, stacked
 
@@ -132,3 +132,37 @@ def test_the_command(series, capsys):
     folder, _ = series
     assert main(["trace", str(folder), "--scalars", "--json"]) == 0
     assert "share_grown" in capsys.readouterr().out
+
+
+def test_what_is_shown_is_what_was_counted(series):
+    """The sentence, the table, the figure and the page, from the values of the records."""
+    folder, kept = series
+    trace = ng.trace(folder, scalars=True)
+    grown, changed, (low, median, high) = by_hand(list(kept[0].values()), list(kept[-1].values()))
+    text = " ".join(str(trace).split())
+    assert f"{100 * grown:.1f}% of the single weights are larger in magnitude than at step 0" in text
+    assert f"and {100 * changed:.1f}% changed sign" in text
+    rows = {
+        line.split()[0]: line.split()
+        for line in str(trace).partition("Single weights")[2].splitlines()
+        if line
+    }
+    assert rows["model"][1:3] == [f"{100 * grown:.1f}%", f"{100 * changed:.1f}%"]
+    assert [float(cell) for cell in rows["model"][3:6]] == pytest.approx(
+        np.exp([low, median, high]), rel=0.06
+    )
+    assert {"layer.0", "layer.1"} <= rows.keys()
+    figure = trace.plot.scalars()
+    (line,) = [one for one in figure.axes[0].lines if one.get_label() == "median"]
+    assert line.get_ydata()[-1] == pytest.approx(np.exp(median), rel=0.06)
+    shares = {one.get_label(): one.get_ydata()[-1] for one in figure.axes[2].lines}
+    assert shares == pytest.approx({"grew in magnitude": grown, "changed sign": changed})
+
+
+def test_without_scalars_there_is_no_figure_of_them(series):
+    folder, _ = series
+    trace = ng.trace(folder)
+    assert "scalars" not in trace.plot.names
+    assert "single weights" not in str(trace)
+    with pytest.raises(InputError, match="trace --scalars"):
+        trace.plot.scalars()

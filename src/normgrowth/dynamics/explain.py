@@ -1,6 +1,6 @@
 """The implementation of `normgrowth.dynamics.dynamics`."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import isfinite, nan
 from pathlib import Path
 
@@ -11,9 +11,10 @@ from normgrowth.dynamics.growth_models import MODELS, fit_model, verdict
 from normgrowth.dynamics.observed.budget import growth_budget
 from normgrowth.dynamics.observed.direction import direction
 from normgrowth.dynamics.observed.intervals import Floats, Steps, intervals_of, rows_of, sizes_between
+from normgrowth.dynamics.observed.rounding import rounding
 from normgrowth.dynamics.observed.uniformity import shares, uniformity
 from normgrowth.dynamics.prediction import Decay, Model
-from normgrowth.dynamics.result import Dynamics, ModelFit, OpenQuestion, Verdict
+from normgrowth.dynamics.result import Dynamics, MatrixGrowth, ModelFit, OpenQuestion, Verdict
 from normgrowth.dynamics.weight_decay import (
     EquilibriumAt,
     OptimizerSettings,
@@ -22,7 +23,9 @@ from normgrowth.dynamics.weight_decay import (
     equilibria,
 )
 from normgrowth.errors import InputError
+from normgrowth.fit.vector_share import vector_share
 from normgrowth.measurements import read_measurement
+from normgrowth.moments.levels import DOMINANT, MATRICES
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result
 from normgrowth.schedules import Schedule
@@ -107,9 +110,21 @@ def explain(
         direction=direction(records, level=level, name=name),
         uniformity={part: uniformity(records, level=part) for part in levels},
         equilibria=settled,
+        rounding=rounding(rows, level, steps, norms, sizes, budget),
         provenance=Provenance.now(),
     )
-    return replace(result, open_questions=_open_questions(result))
+    result = replace(result, open_questions=_open_questions(result))
+    if level == "model" and (share := vector_share(records)) > DOMINANT:
+        options = {"kappa": kappa, "weight_decay": weight_decay, "settings": settings}
+        return _with_matrices(result, share, explain(records, rates, level="part", name=MATRICES, **options))
+    return result
+
+
+def _with_matrices(result: Dynamics, share: float, own: Dynamics) -> Dynamics:
+    """Return the dynamics of the model with those of its matrices."""
+    shared = {one.name: getattr(own, one.name) for one in fields(MatrixGrowth) if one.name != "vector_share"}
+    records = Records.joined([result.records, own.records.where(level="part", name=MATRICES)])
+    return replace(result, records=records, matrices=MatrixGrowth(share, **shared))
 
 
 def _numel(rows: Records) -> int | None:

@@ -1,6 +1,6 @@
 """`Dynamics`: the result of `normgrowth.dynamics`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import nan
 from typing import ClassVar, Literal
 
@@ -8,6 +8,7 @@ from normgrowth.dynamics.observed.direction import Direction
 from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.prediction import Model
 from normgrowth.dynamics.weight_decay import EquilibriumAt, OptimizerSettings
+from normgrowth.moments.levels import MATRICES
 from normgrowth.results import Result
 from normgrowth.schedules import Schedule
 from normgrowth.serialization.checksums import JsonObject
@@ -58,6 +59,46 @@ class ModelFit:
     error: float
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """Bounds of the errors that rounding of published digits can cause.
+
+    norms, step_sizes, alignments: of the fields of these names. growth: of the growth of ‖θ‖². share: of the shares of
+    both terms in it.
+    """
+
+    __repr__ = one_line
+
+    norms: tuple[float, ...]
+    step_sizes: tuple[float, ...]
+    alignments: tuple[float, ...]
+    growth: float
+    share: float
+
+
+@dataclass(frozen=True)
+class MatrixGrowth:
+    """The growth of the matrices, with the fields that `Dynamics` has for the model.
+
+    vector_share: the share of gains, biases and other vectors in ‖θ‖², the larger of the first and the last step.
+    """
+
+    __repr__ = one_line
+
+    vector_share: float
+    norms: tuple[float, ...]
+    step_sizes: tuple[float, ...]
+    alignments: tuple[float, ...]
+    alignment: float
+    budget: GrowthBudget
+    aligned: ModelFit | None
+    misaligned: ModelFit | None
+    verdict: Verdict | None
+    direction: Direction
+    equilibria: tuple[EquilibriumAt, ...]
+    open_questions: tuple[OpenQuestion, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dynamics(Result):
     """Why the norm of a model, or of a part of it, grew.
@@ -68,6 +109,8 @@ class Dynamics(Result):
     aligned, misaligned, verdict: None without a schedule. verdict: the model that predicts the norm; "between" means
     that the norm grew more than misaligned dynamics predict and less than aligned dynamics. kappa: the given κ.
     open_questions: questions that the trace cannot answer.
+    rounding: for published numbers, bounds of their rounding errors; else None.
+    matrices: the growth of the matrices, if vectors make so much of ‖θ‖² of the model that they hide it; else None.
     uniformity: by level. equilibria: at the largest and at the last learning rate, if weight decay is known.
     records: the measured rows, with the predictions `norm_if_aligned` and `norm_if_misaligned`, and the
     `share` of each layer, role and tensor in ‖θ‖².
@@ -98,6 +141,17 @@ class Dynamics(Result):
     uniformity: dict[str, Uniformity] = field(default_factory=dict)
     equilibria: tuple[EquilibriumAt, ...] = ()
     open_questions: tuple[OpenQuestion, ...] = ()
+    rounding: Rounding | None = None
+    matrices: MatrixGrowth | None = None
+
+    @property
+    def leading(self) -> "Dynamics":
+        """Return what tables, figures and pages show first: the dynamics of the matrices if vectors hide them."""
+        if self.matrices is None:
+            return self
+        of_matrices = {one.name: getattr(self.matrices, one.name) for one in fields(self.matrices)}
+        del of_matrices["vector_share"]
+        return replace(self, level="part", name=MATRICES, matrices=None, **of_matrices)
 
     def to_json(self, *, tensors: bool | None = None) -> JsonObject:
         """Return all fields and the records; rows of tensors only with `tensors` or if a tensor is explained."""

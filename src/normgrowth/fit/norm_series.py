@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError
 from normgrowth.fit.points import read_csv
+from normgrowth.fit.vector_share import vector_share
 from normgrowth.measurements import Measurement, is_named, is_named_trace, named_series, read_measurement
-from normgrowth.moments.levels import DOMINANT, VECTORS
+from normgrowth.moments.levels import DOMINANT
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import FILE
@@ -107,16 +108,7 @@ def _measured(measured: Measurement, level: str, quantity: str) -> Data:
 
 def _hidden_matrices(records: Records) -> tuple[str, ...]:
     """A note if gains and biases make so much of the norm of the model that they hide the growth of the matrices."""
-    if VECTORS not in records.where(level="part", quantity="norm").distinct("name"):
-        return ()
-    vectors, model = (
-        dict(
-            zip(*(column.tolist() for column in records.series("norm", level=level, name=name)), strict=True)
-        )
-        for level, name in (("part", VECTORS), ("model", "model"))
-    )
-    steps = sorted(step for step in vectors.keys() & model.keys() if model[step] > 0)
-    share = max(((vectors[step] / model[step]) ** 2 for step in (*steps[:1], *steps[-1:])), default=0.0)
+    share = vector_share(records)
     if share <= DOMINANT:
         return ()
     fix = 'level="part" (--level part) fits the matrices alone'

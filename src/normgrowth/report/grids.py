@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
+from normgrowth.fit.vector_share import vector_share
 from normgrowth.lab.run import Run
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
-from normgrowth.trace.result import DOMINANT, MATRICES, VECTORS, Trace
+from normgrowth.trace.result import DOMINANT, MATRICES, Trace
 
 LARGEST = 1e300  # larger values overflow the range of an axis
 
@@ -123,12 +124,7 @@ class Grids:
     @cached_property
     def vector_share(self) -> float:
         """The share of gains, biases and other vectors in ‖θ‖², the larger of the first and the last step; else 0."""
-        parts, model = self.of("part", "norm"), self.of("model", "norm")
-        if VECTORS not in parts.names or len(parts.steps) != len(model.steps) or not len(parts.steps):
-            return 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = (parts.values[:, parts.names.index(VECTORS)] / model.values[:, 0])[[0, -1]] ** 2
-        return float(np.nanmax(shares, initial=0.0))
+        return vector_share(self._records)
 
     @property
     def matrices_lead(self) -> bool:

@@ -196,7 +196,7 @@ class SmallVariants(Claim):
 
     id, where, needs = "saturation-small", "§4.1, footnote 7", ("pretrained",)
     statement = "Small variants are more saturated than base ones."
-    published, source = "a qualitative remark without numbers", "text"
+    published, source = "a qualitative remark without numbers", "the paper's text"
     scope = "mean over layers at c = 1000, trained weights; models whose names end in -small and -base"
     would_change = "The weights of both variants of a model: --models FOLDER/t5-small FOLDER/t5-base."
     pairs: float = number("pairs")

@@ -30,6 +30,7 @@ FAR = 1.5  # times the largest measured norm: larger predictions are cut, since 
 @drawing("Norms of the checkpoints and as predicted")
 def figure_prediction(d: Dynamics) -> "Figure | None":
     """The measured norm, and the predictions of both models."""
+    d = d.leading
     if d.aligned is None or d.misaligned is None:
         return None
     figure, ax = _axes(d)
@@ -53,6 +54,7 @@ def figure_prediction(d: Dynamics) -> "Figure | None":
 @drawing("Alignment of the steps with the weights")
 def figure_alignment(d: Dynamics) -> "Figure | None":
     """The cosine of each step with the weights."""
+    d = d.leading
     if not np.isfinite(d.alignments).any():
         return None
     figure, ax = _axes(d)
@@ -66,6 +68,7 @@ def figure_alignment(d: Dynamics) -> "Figure | None":
 @drawing("Where the growth of the squared norm comes from")
 def figure_budget(d: Dynamics) -> "Figure | None":
     """The growth of ‖θ‖² and its two terms: alignment with the weights, and size of the steps."""
+    d = d.leading
     curves = []
     for quantity in ("total_growth", "total_growth_alignment", "total_growth_steps"):
         if not len(d.records.where(level=d.level, name=d.name, quantity=quantity)):
@@ -84,6 +87,7 @@ def figure_budget(d: Dynamics) -> "Figure | None":
 @drawing("Which steps make the norm grow")
 def figure_plane(d: Dynamics) -> "Figure | None":
     """Each interval as a point (‖δ‖, ⟨θ,δ⟩): the norm grows above the curve −½‖δ‖² and falls below it."""
+    d = d.leading
     from matplotlib.figure import Figure
 
     rows = d.records.where(level=d.level, name=d.name, quantity="growth_alignment")

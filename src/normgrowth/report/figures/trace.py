@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.report.figures import budget
+from normgrowth.report.figures.single_weights import figure_scalars
 from normgrowth.report.figures.style import (
     BLUE,
     GRAY,
@@ -208,6 +209,7 @@ FIGURES = {
     "budget": budget.figure_budget,
     "roles": figure_roles,
     "embeddings": figure_embeddings,
+    "scalars": figure_scalars,
 }
 
 

@@ -20,6 +20,32 @@ def interval(d: Dynamics) -> str:
     return f"{len(d.steps)} checkpoints, {apart} steps apart; δ: change of the weights from one to the next"
 
 
+def hidden_matrices(d: Dynamics) -> list[str]:
+    """Why the matrices come first, if they do, and the growth of the model."""
+    if d.matrices is None:
+        return []
+    first, last = d.matrices.norms[0], d.matrices.norms[_end(d.leading)]
+    return [
+        f"Gains, biases and other vectors make up to {percent(d.matrices.vector_share)} of ‖θ‖², which hides the "
+        f"growth of the matrices (×{times(last / first)}), so they come first; the norm of the model changed by "
+        f"×{times(d.norms[_end(d)] / d.norms[0])}."
+    ]
+
+
+def rounding(d: Dynamics) -> list[str]:
+    """How much rounding of the published digits can change the budget and each value."""
+    if (bound := d.rounding) is None:
+        return []
+    norms, sizes, alignments = (
+        number(float(np.nanmax(values)), 2) for values in (bound.norms, bound.step_sizes, bound.alignments)
+    )
+    return [
+        f"Rounding of the published digits changes the growth of ‖θ‖² by at most {number(bound.growth, 2)} and the "
+        f"shares of both terms by at most {number(100 * bound.share, 2)} percentage points; single norms by at most "
+        f"{norms}, step sizes by {sizes}, alignments by {alignments}."
+    ]
+
+
 def findings(d: Dynamics) -> list[str]:
     """Sentences on the budget, the predicted norms and κ, the most important first."""
     said = _budget(d)
@@ -34,8 +60,8 @@ def verdict(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> str:
     norm, along, across = d.norms[end], aligned.predicted[end], misaligned.predicted[end]
     kappa = "the fitted κ" if d.kappa is None else f"κ = {d.kappa:g}"
     predicted = (
-        f"The norm at step {d.steps[end]:,} is {number(norm)}. With {kappa}, steps perpendicular to the weights "
-        f"(misaligned) predict {number(across)}, steps along the weights (aligned) {number(along)}"
+        f"The norm{_of(d)} at step {d.steps[end]:,} is {number(norm)}. With {kappa}, steps perpendicular to the "
+        f"weights (misaligned) predict {number(across)}, steps along the weights (aligned) {number(along)}"
     )
     if d.verdict is None:
         return f"{predicted}."
@@ -90,7 +116,7 @@ def _budget(d: Dynamics) -> list[str]:
         terms = (budget.by_steps * budget.growth, budget.by_alignment * budget.growth)
         up_to = "" if budget.until == d.steps[-1] else f" up to step {budget.until:,}, where the sums end"
         said.append(
-            f"‖θ‖² {growth_terms(budget.growth, *terms)}{up_to}; the mean alignment is {small(d.alignment)}."
+            f"‖θ‖²{_of(d)} {growth_terms(budget.growth, *terms)}{up_to}; the mean alignment is {small(d.alignment)}."
         )
     if budget.by_decay > 0:
         rest = budget.by_alignment * budget.growth + budget.by_decay
@@ -209,6 +235,11 @@ def uniformity(found: Uniformity) -> str:
         f"×{times(found.factor[high])} ({found.names[high]}), a ratio of {found.spread:.3g}; "
         f"the shares of the {found.level}s in ‖θ‖² shifted by {percent(found.moved)}."
     )
+
+
+def _of(d: Dynamics) -> str:
+    """What the numbers are of, for a sentence: matrices or vectors are named, since sentences on the model follow."""
+    return f" of the {d.name}" if d.level == "part" else ""
 
 
 def _end(d: Dynamics) -> int:

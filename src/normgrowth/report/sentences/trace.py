@@ -1,7 +1,7 @@
 """What a trace shows, in sentences."""
 
 from collections.abc import Callable
-from math import isfinite
+from math import exp, isfinite
 
 from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.records import Records
@@ -40,6 +40,7 @@ def sentences(given: "Records | Trace | Grids", most: int | None = MOST) -> list
         growth_sentence,
         layer_sentence,
         budget_sentence,
+        scalars_sentence,
         _direction,
         _alignment,
     )
@@ -145,6 +146,21 @@ def budget_sentence(grids: Grids) -> str:
         return ""
     total, aligned, steps = budget
     return f"The squared norm {growth_terms(total, steps, aligned)}."
+
+
+def scalars_sentence(grids: Grids) -> str:
+    """How many single weights grew, and by which factors; only traces with `scalars` have these numbers."""
+    quantities = ("share_grown", "share_sign_changed", *(f"log_ratio_q{q}" for q in ("05", "50", "95")))
+    found = [grids.model(quantity, "first") for quantity in quantities]
+    if not all(len(steps) for steps, _ in found):
+        return ""
+    grown, changed, *ratios = (float(values[-1]) for _, values in found)
+    low, median, high = (number(exp(ratio), 3) for ratio in ratios)
+    return (
+        f"{percent(grown)} of the single weights are larger in magnitude than at step {grids.steps[0]:,}, and "
+        f"{percent(changed)} changed sign; the median of |θ/θ₀| is {median}, and 90% of its values are between {low} "
+        f"and {high}."
+    )
 
 
 def growth_terms(total: float, steps: float, aligned: float) -> str:

@@ -17,7 +17,9 @@ ROWS = 14  # most rows of the table
 MOST = 5  # sentences, without --wide
 
 
-def show(d: Dynamics, console: "Console") -> None:
+def show(result: Dynamics, console: "Console") -> None:
+    """Print the table and the sentences of the matrices if vectors hide them, then those of the model."""
+    d = result.leading
     chosen = spread(len(d.steps), ROWS)
 
     def column(
@@ -33,7 +35,7 @@ def show(d: Dynamics, console: "Console") -> None:
     say(console, f"{d.source}: {about}", "bold")
     say_counted(console, d.parameters)
     say(console, sentences.interval(d), "dim")
-    columns = [column("step", d.steps, lambda step: f"{step:,}"), column("norm", d.norms)]
+    columns = [column("step", d.steps, lambda step: f"{step:,}"), *_norms(result, column)]
     if d.aligned is not None and d.misaligned is not None:
         columns += [
             column("if\nmisaligned", d.misaligned.predicted),
@@ -42,17 +44,21 @@ def show(d: Dynamics, console: "Console") -> None:
         ]
     columns += [
         column("step\nsize", d.step_sizes, _four, rank=4),
+        *_bound(d, "step\nsize ±", "step_sizes", 5, column),
         column("alignment", d.alignments, small, rank=2),
+        *_bound(d, "alignment\n±", "alignments", 5, column),
     ]
     show_table(console, columns)
     if len(chosen) < len(d.steps):
         say(console, f"{len(chosen)} of {len(d.steps)} checkpoints shown.", "dim")
     sections = {
-        "Growth": sentences.findings(d),
+        "Growth": [*sentences.hidden_matrices(result), *sentences.findings(d)],
+        "Rounding": sentences.rounding(d),
         "Layers": [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]],
         "Direction": [*sentences.direction(d.direction), *sentences.displacement(d)],
         "Weight decay": sentences.weight_decay(d),
         "Open questions": sentences.undecided(d),
+        "Whole model": [] if d is result else _of_model(result),
     }
     if console.width >= WIDE:
         for title, said in sections.items():
@@ -65,6 +71,22 @@ def show(d: Dynamics, console: "Console") -> None:
     if d.schedule is None:
         say(console, "No model of the dynamics is fitted: pass the learning rates with --schedule.", "dim")
     say_remarks(console, d)
+
+
+def _norms(result: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
+    """The norm; if the matrices come first, theirs and that of the model."""
+    if result.matrices is not None:
+        return [column("norm of\nmatrices", result.matrices.norms), column("norm of\nmodel", result.norms)]
+    return [column("norm", result.norms), *_bound(result, "norm ±", "norms", 0, column)]
+
+
+def _bound(d: Dynamics, title: str, name: str, rank: int, column: Callable[..., Cells]) -> list[Cells]:
+    """The bound of rounding errors of published values."""
+    return [column(title, getattr(d.rounding, name), _two, rank)] if d.rounding else []
+
+
+def _of_model(d: Dynamics) -> list[str]:
+    return [*sentences.findings(d), *sentences.weight_decay(d), *sentences.direction(d.direction)[:1]]
 
 
 def _kappa(d: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
@@ -83,6 +105,7 @@ def _most_important(sections: dict[str, list[str]], console: "Console") -> None:
     """Print at most five sentences, beginning with the growth budget and the model that fits."""
     said = [
         *sections["Growth"][:3],
+        *sections["Rounding"],
         *sections["Weight decay"][:1],
         *sections["Layers"],
         *sections["Direction"][:1],
@@ -96,3 +119,7 @@ def _most_important(sections: dict[str, list[str]], console: "Console") -> None:
 
 def _four(x: float) -> str:
     return number(x, 4)
+
+
+def _two(x: float) -> str:
+    return number(x, 2)

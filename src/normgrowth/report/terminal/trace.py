@@ -1,6 +1,7 @@
 """A trace in the terminal: a row for each layer and one for the model, then sentences."""
 
 from collections.abc import Callable
+from math import exp
 from typing import TYPE_CHECKING
 
 from normgrowth.report.grids import Grids, grids_of_trace
@@ -39,6 +40,9 @@ def show(trace: Trace, console: "Console", *, remarks: bool = True) -> None:
     if first != last:
         say(console, _spans(grids), "dim")
     show_table(console, [layer_cells(grids.things()), *columns], last_bold=True)
+    if first != last and (scalars := _scalars(grids, last)):
+        say(console, f"Single weights at step {last:,}, compared with step {first:,}", "bold")
+        show_table(console, [layer_cells(grids.things()), *scalars], last_bold=True)
     say_most_important(console, trace_sentences(grids, most=None))
     if remarks:
         say_remarks(console, trace)
@@ -97,6 +101,23 @@ def _on_request(grids: Grids, step: int) -> list[Cells]:
     ]
 
 
+def _scalars(grids: Grids, last: int) -> list[Cells]:
+    """Columns of a table of their own: single weights compared with the first checkpoint, if the trace has them."""
+    if not len(grids.model("share_grown", "first")[0]):
+        return []
+    columns = {
+        "share_grown": ("grew in\nmagnitude", percent),
+        "share_sign_changed": ("changed\nsign", percent),
+        "log_ratio_q05": ("|θ/θ₀|\n5%", _ratio),
+        "log_ratio_q50": ("|θ/θ₀|\nmedian", _ratio),
+        "log_ratio_q95": ("|θ/θ₀|\n95%", _ratio),
+    }
+    return [
+        _column(grids, title, quantity, write, last, reference="first")
+        for quantity, (title, write) in columns.items()
+    ]
+
+
 def _budget(grids: Grids, last: int) -> list[Cells]:
     """The share of the steps in the growth of ‖θ‖², or the terms themselves if one of them is negative."""
     if grids.additive_terms():
@@ -123,3 +144,7 @@ def _column(
 
 def _rough(value: float) -> str:
     return number(value, 4)
+
+
+def _ratio(log: float) -> str:
+    return number(exp(log), 3)

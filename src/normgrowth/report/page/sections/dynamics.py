@@ -34,14 +34,14 @@ def rows(content: Content) -> list[SummaryRow]:
     """A row for each part: its norm, and the model of the dynamics that fits."""
     found = []
     for entry in content.of(Dynamics):
-        d = entry.result
+        d = entry.result.leading
         known = [norm for norm in d.norms if isfinite(norm)]
         found.append(
             SummaryRow(
                 visible(entry.label),
                 "dynamics",
                 f"{d.steps[0]:,} to {d.steps[-1]:,} ({len(d.steps)} checkpoints)",
-                f"{number(known[0])} → {number(known[-1])}" if known else "",
+                _norms(d, known),
                 known[-1] / known[0] if known and known[0] > 0 else nan,
                 found="" if d.verdict is None else VERDICTS[d.verdict],
             )
@@ -49,38 +49,47 @@ def rows(content: Content) -> list[SummaryRow]:
     return found
 
 
+def _norms(d: Dynamics, known: list[float]) -> str:
+    of = f" ({d.name})" if d.level == "part" else ""
+    return f"{number(known[0])} → {number(known[-1])}{of}" if known else ""
+
+
 def summary(content: Content) -> list[str]:
     """A sentence on which model of the dynamics fits."""
     return [
         f"{visible(entry.label)}: {sentences.verdict(d, d.aligned, d.misaligned)}"
         for entry in content.of(Dynamics)
-        if (d := entry.result).verdict is not None and d.aligned is not None and d.misaligned is not None
+        if (d := entry.result.leading).verdict is not None
+        and d.aligned is not None
+        and d.misaligned is not None
     ]
 
 
-def _sentences(d: Dynamics) -> list[str]:
+def _sentences(result: Dynamics) -> list[str]:
+    d = result.leading
     return [
         f"{sentences.interval(d)}.",
+        *sentences.hidden_matrices(result),
         *sentences.findings(d),
+        *sentences.rounding(d),
         *(f"Open question: {text}" for text in sentences.undecided(d)),
         *sentences.weight_decay(d),
         *sentences.direction(d.direction),
         *sentences.displacement(d),
         *(sentences.uniformity(one) for one in list(d.uniformity.values())[:1]),
+        *(f"Whole model: {text}" for text in ([] if d is result else sentences.findings(result))),
     ]
 
 
 def _chart(entry: PageEntry[Dynamics], place: int) -> Chart:
-    d = entry.result
+    d = entry.result.leading
     curves = [ChartCurve("measured", d.steps, d.norms)]
+    if d is not entry.result:
+        curves.append(ChartCurve("model, measured", d.steps, entry.result.norms, color=3))
     for i, fit in enumerate(one for one in (d.aligned, d.misaligned) if one is not None):
         near = fit.predicted[-1] <= FAR * max(d.norms)  # larger predictions would hide the measured growth
         look = {"color": i + 1, "dash": 1, "shown": near, "provenance": "derived"}
         curves.append(ChartCurve(f"{fit.model} dynamics", d.steps, fit.predicted, **look))
-    title = f"Norm of {d.name}, measured{' and predicted' if len(curves) > 1 else ''}: {entry.label}"
-    alt = (
-        "The dashed curves are predictions."
-        if len(curves) > 1
-        else "Without a schedule there is no prediction."
-    )
+    title = f"Norm of {d.name}, measured{' and predicted' if d.aligned else ''}: {entry.label}"
+    alt = "The dashed curves are predictions." if d.aligned else "Without a schedule there is no prediction."
     return Chart(f"dynamics-{place}", title, alt, STEPS, ChartAxis("norm ‖θ‖"), curves)

@@ -19,6 +19,7 @@ from normgrowth.report.page.run_tables import (
     layer_table,
     tensor_table,
 )
+from normgrowth.report.page.scalar_section import scalar_sections
 from normgrowth.report.sentences.fits import r2, verdict
 from normgrowth.report.sentences.trace import (
     budget_sentence,
@@ -67,7 +68,7 @@ def sections(content: Content) -> list[Section]:
     laws = law_table([(run.label, name, one) for run in runs for name, one in run.fits.items()])
     tables = [laws, *(tensor_table(run, len(runs)) for run in runs)]
     items = [item for item in [*charts[:3], layer_table(runs), *charts[3:], *tables] if item is not None]
-    return [Section("growth", "How the weights grow", items=items)]
+    return [Section("growth", "How the weights grow", items=items), *scalar_sections(runs)]
 
 
 def rows(content: Content) -> list[SummaryRow]:
