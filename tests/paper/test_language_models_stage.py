@@ -1,6 +1,7 @@
 """The stage `language_models` on four tiny models: what is kept of them, and what claims make of it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,13 @@ from normgrowth.paper.claims import CLAIMS, saturated_models
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.evidence import Evidence, TrainedModels
 from normgrowth.paper.paper_figures import figures
-from normgrowth.paper.stages.model_training import sentence_losses, train_models
+from normgrowth.paper.stages.language_models import LANGUAGE_MODELS
+from normgrowth.paper.stages.model_training import equally_spaced, sentence_losses, train_models
 from normgrowth.paper.stages.stage import StageContext
+from normgrowth.report.page.content import PageEntry, content_of
+from normgrowth.report.page.sections.trace import sections as trace_sections
+from normgrowth.trace.result import Trace
+from normgrowth.train import train
 from normgrowth.results import load
 
 TINY = preset(
@@ -246,3 +252,89 @@ def test_post_norm_is_measured_against_word_frequencies(evidence):
 
 def test_figures_are_drawn(evidence):
     assert figures(evidence).keys() == {"fig1", "fig3", "fig5"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        ([0, 100, 133, 200, 266, 300], [0, 100, 200, 300]),
+        ([0, 1, 2, 4, 8, 16, 24], [0, 8, 16, 24]),
+        ([0, 1, 2, 4, 8, 10, 16, 20, 30], [0, 10, 20, 30]),
+        ([0, 1, 2, 3], [0, 1, 2, 3]),
+        ([0, 5, 7], [0, 7]),
+    ],
+)
+def test_equally_spaced_checkpoints(steps, kept):
+    paths = [Path(f"step-{step:08}") for step in steps]
+    assert equally_spaced(paths) == [Path(f"step-{step:08}") for step in kept]
+
+
+def test_directions_are_measured_between_equally_spaced_checkpoints(evidence, folder):
+    """Cosine and step size of the matrices from the stored weights; heads of the first and the last checkpoint."""
+    (model,) = [one for one in evidence.language_models if one.name == "true"]
+
+    def matrices(step):
+        arrays = load_file(folder / "true" / "checkpoints" / f"step-{step:08}" / "model.safetensors")
+        found = [
+            array.astype(np.float64)
+            for name, array in arrays.items()
+            if ".blocks." in name and array.ndim > 1
+        ]
+        return np.concatenate([array.ravel() for array in found])
+
+    rows = model.trace.records.where(level="part", name="matrices")
+    steps, cosines = rows.series("cosine", level="part")
+    assert steps.tolist() == [8, 16, 24]
+    for step, cosine, size in zip(steps, cosines, rows.series("step_size", level="part")[1], strict=True):
+        a, b = matrices(step - 8), matrices(step)
+        assert cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+        assert size == pytest.approx(np.linalg.norm(b - a))
+    assert model.heads.records.distinct("step") == [0, 24]
+
+
+def test_figure_1_shows_matrices_their_law_their_layers_and_saturation(evidence):
+    figure = figures(evidence, ["fig1"])["fig1"]
+    rows = np.reshape(figure.axes[:12], (3, 4))
+    models = [one for one in evidence.language_models if one.name in ("true", "falling")]
+    assert len({panel.get_title(loc="left") for panel in rows[:, 0]}) == 3
+    for (norms, layers, cosines, levels), model in zip(rows[1:], models, strict=True):
+        lines = {line.get_label(): line for line in norms.lines}
+        steps, own = model.trace.records.where(name="matrices").series("norm", level="part")
+        np.testing.assert_array_equal(lines["matrices"].get_xdata(), steps)
+        np.testing.assert_array_equal(lines["matrices"].get_ydata(), own)
+        assert any("r²" in str(label) for label in lines)
+        by_layer = model.trace.matrix("norm")
+        for line, values in zip(layers.lines, by_layer.values.T, strict=True):
+            np.testing.assert_array_equal(line.get_ydata(), values)
+        assert cosines.lines[-1].get_xdata().tolist() == [8, 16, 24]
+        mean = {line.get_label(): line.get_ydata()[-1] for line in levels.lines}
+        assert mean["mean"] == model.last("saturation")
+        assert mean["to other tokens"] == model.last("saturation_others")
+    assert not rows[0][3].axison  # no levels of T5
+
+
+def test_normalized_margins_are_a_section_of_the_page(evidence):
+    models = list(evidence.language_models)
+    traces = [Trace(records=one.measured, source=one.name, run=one.name, tracked=True) for one in models]
+    shown = content_of(
+        [PageEntry(one.name, trace) for one, trace in zip(models, traces, strict=True)], fitted=False
+    )
+    (section,) = [one for one in trace_sections(shown) if one.id == "margins"]
+    chart, table = section.items
+    assert {curve.label for curve in chart.curves} == set(MODELS)
+    columns = {column.title: column for column in table.columns}
+    assert columns["median at last"].values == [one.last("normalized_margin") for one in models]
+    assert columns["median at half"].values == [one.over_later_half("normalized_margin")[0] for one in models]
+    assert columns["least at last"].values == [one.last("normalized_margin_least") for one in models]
+    rising = sum(last > first for first, last in (one.over_later_half("normalized_margin") for one in models))
+    assert f"in {rising} of {len(models)} models" in chart.alt
+
+
+@pytest.mark.slow
+def test_post_norm_of_the_demo_learns_and_its_matrices_double(tmp_path):
+    settings = LANGUAGE_MODELS.settings["demo"].models()["pydoc-post_norm-adamw"]
+    corpus = corpus_of(settings, None)
+    found = train(replace(settings, saturation_sentences=0), tmp_path / "run", corpus=corpus).records
+    assert found.series("dev_loss")[1][-1] < corpus.frequency_loss("valid", settings.dev_sentences) - 0.5
+    norms = found.where(name="matrices").series("norm", level="part")[1]
+    assert norms[-1] > 2 * norms[0]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normgrowth.lab.sweep_result import Sweep
-from normgrowth.paper.evidence import Evidence
+from normgrowth.paper.evidence import Evidence, TrainedModel
+from normgrowth.paper.growth_figure import RATES, figure_growth
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.figure3 import figure3
@@ -25,7 +26,6 @@ from normgrowth.trace.result import Trace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RATES = {"constant": "constant rate", "inverse_sqrt": "rate as 1/√t"}
 PENN_WINDOW = 83  # tokens, as in Figure 3
 
 
@@ -55,6 +55,17 @@ def _own_traces(evidence: Evidence) -> list[Trace]:
         return [evidence.t5.trace]
     if not evidence.has("language_models"):
         return []
+    return [
+        replace(
+            model.trace,
+            records=model.trace.records.with_run(f"here: matrices, {RATES.get(name, name)}"),
+        )
+        for name, model in _one_network(evidence).items()
+    ]
+
+
+def _one_network(evidence: Evidence) -> dict[str, TrainedModel]:
+    """The models that differ from the first one only in their learning rate schedule, by schedule."""
     first = next(iter(evidence.language_models))
     same = {
         "kind": first.kind,
@@ -62,11 +73,14 @@ def _own_traces(evidence: Evidence) -> list[Trace]:
         "corpus": first.corpus,
         "leaking": first.leaking,
     }
-    models = {model.schedule: model for model in evidence.language_models.where(**same, seed=first.seed)}
-    return [
-        replace(model.trace, records=model.trace.records.with_run(f"trained here, {RATES.get(name, name)}"))
-        for name, model in models.items()
-    ]
+    return {model.schedule: model for model in evidence.language_models.where(**same, seed=first.seed)}
+
+
+def _growth(evidence: Evidence) -> "Figure | None":
+    """Figure 1: a traced T5 over the published one, else the published one and models trained here."""
+    if isinstance(evidence.t5, TracedT5) or not evidence.has("language_models"):
+        return figure_norm_direction(t5_trace(), overlay=_own_traces(evidence))
+    return figure_growth(t5_trace(), models=[*_one_network(evidence).values()])
 
 
 def _heads(evidence: Evidence) -> "Figure | None":
@@ -94,9 +108,9 @@ FIGURES: dict[str, PaperFigure] = {
     for figure in (
         PaperFigure(
             "fig1",
-            "Norm and direction of T5, as published, and of models trained here",
+            "Norm and direction of T5, as published, and of models trained here with their saturation",
             (),
-            lambda evidence: figure_norm_direction(t5_trace(), overlay=_own_traces(evidence)),
+            _growth,
             overlay=("language_models",),
         ),
         PaperFigure(

@@ -121,6 +121,11 @@ class Grids:
         layers = [(level, name) for level in ("layer", "model") for name in self.of(level, "norm").names]
         return [("part", MATRICES), *layers] if self.matrices_lead else layers
 
+    @property
+    def lead(self) -> tuple[str, str]:
+        """What shows the growth, as level and name: the matrices if they lead, else the model."""
+        return ("part", MATRICES) if self.matrices_lead else ("model", "model")
+
     @cached_property
     def vector_share(self) -> float:
         """The share of gains, biases and other vectors in ‖θ‖², the larger of the first and the last step; else 0."""

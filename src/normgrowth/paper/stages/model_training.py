@@ -1,8 +1,8 @@
 """Language models of the stage `language_models`: their training, and the results of each (sections 3, 4.1 and 4.3).
 
-The records of a run are its evaluations, the records of the tracker and the margins of training tokens at every
-checkpoint. At the last step they also have `perplexity_authors`, the perplexity of the authors' code: the mean over
-sentences of 2 to the loss in nats.
+The records of a run are its evaluations, the records of the tracker and the margins of training tokens at equally
+spaced checkpoints. At the last step they also have `perplexity_authors`, the perplexity of the authors' code: the mean
+over sentences of 2 to the loss in nats. The trace has the equally spaced checkpoints, the heads a few of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +66,7 @@ TRACED = (
     *("norm", "cosine", "angle", "step_size", "alignment", "total_share_steps"),
     *("share_grown", "share_sign_changed", "log_ratio_q05", "log_ratio_q50", "log_ratio_q95"),
 )
+HEADS_EVERY = 5  # of the equally spaced checkpoints, and the last one
 SENTENCES = 200  # sentences of the development part, as in the paper's Figure 3
 
 
@@ -83,8 +84,8 @@ def measured(
         folder.resolve().name,
         folder / "checkpoints",
     )
-    checkpoints = sorted(series.iterdir())
-    traced = trace(series, run=name, scalars=True)
+    checkpoints = equally_spaced(sorted(series.iterdir()))
+    traced = trace(checkpoints, run=name, scalars=True)
     parts = [
         _only(run.records, KEPT),
         _authors_perplexity(name, checkpoints[-1], settings, corpus),
@@ -92,7 +93,7 @@ def measured(
     tell(f"{name}: margins")
     parts.append(normalized_margins(name, checkpoints, settings, corpus))
     lines, own_heads = sentences(corpus), list[Heads]()
-    for path in checkpoints:
+    for path in dict.fromkeys([*checkpoints[::HEADS_EVERY], checkpoints[-1]]):
         tell(f"{name}: heads of {path.name}")
         last = path == checkpoints[-1]
         own = heads(load_model(path), lines, step=_step(path), window=window if last else None, run=name)
@@ -106,6 +107,19 @@ def measured(
         replace(own_heads[-1], records=Records.joined([own.records for own in own_heads]), source=name),
         replace(behavior(checkpoints[-1], lines, run=name), source=name),
     )
+
+
+def equally_spaced(checkpoints: Sequence[Path]) -> list[Path]:
+    """The checkpoints at the multiples of one interval, the smallest whose multiples up to the last step are all there.
+
+    Cosines and step sizes between checkpoints at unequal distances cannot be compared.
+    """
+    found = {_step(path): path for path in checkpoints}
+    last = max(found)
+    for interval in sorted(found.keys() - {0}):
+        if last % interval == 0 and found.keys() >= (steps := set(range(0, last + 1, interval))):
+            return [found[step] for step in sorted(steps)]
+    return [*checkpoints]
 
 
 def train_and_measure(corpus: Corpus, window: bool, task: tuple[str, TrainSettings]) -> TrainedModel:
@@ -141,7 +155,7 @@ def _step(checkpoint: Path) -> int:
 def normalized_margins(
     name: str, checkpoints: Sequence[Path], settings: TrainSettings, corpus: Corpus
 ) -> Records:
-    """Margins of training tokens at each checkpoint: least and median, divided by ‖θ‖ᵏ, and the share above zero.
+    """Margins of training tokens at these checkpoints: least and median, divided by ‖θ‖ᵏ, and the share above zero.
 
     θ: all parameters. k: the degree of the logits, so that growing weights alone do not change a normalized margin.
     """
@@ -150,7 +164,7 @@ def normalized_margins(
     limit = saturated(model)
     limit(torch.from_numpy(padded(rows[:1])[0][:, :-1]))
     degree = float(limit.degrees[""] or 0)
-    steps, norms = trace(checkpoints[0].parent, include="all").records.where(level="model").series("norm")
+    steps, norms = trace(checkpoints, include="all").records.where(level="model").series("norm")
     found = []
     for checkpoint in checkpoints:
         load_weights(checkpoint, model)

@@ -242,8 +242,9 @@ def _over_steps(
             ax.tick_params(labelleft=False)
         model, grid = (grids.of(level, quantity) for level in levels)
         for i, other in enumerate(others):  # behind this run, in gray, with different dashes
-            theirs, dashes = other.of("model", quantity), DASHES[i % len(DASHES)]
-            xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve("model"))
+            (level, name), dashes = other.lead, DASHES[i % len(DASHES)]
+            theirs = other.of(level, quantity)
+            xy = scale.x(other, theirs.steps), scale.y(other, quantity, theirs.curve(name))
             line(row[0], *xy, color=theirs_color, linestyle=dashes, label=label(other.run))
         xy = scale.x(grids, model.steps), scale.y(grids, quantity, model.curve("model"))
         line(row[0], *xy, color=own, label=label(grids.run) if others else "model")
@@ -292,14 +293,14 @@ class Scale:
         if len(runs) < 2:
             return Scale(False, False, grids.tracked)
         ends = [run.steps[-1] for run in runs]
-        sizes = [norms.max() for run in runs if len(norms := run.model("norm")[1])]
+        sizes = [np.nanmax(norms) for run in runs if len(norms := _lead_norms(run))]
         return Scale(max(ends) > 5 * min(ends), len(sizes) == len(runs) and max(sizes) > 5 * min(sizes))
 
     def x(self, run: Grids, steps: NDArray[Any]) -> NDArray[Any]:
         return steps / max(run.steps[-1], 1) if self.share else steps
 
     def y(self, run: Grids, quantity: str, values: NDArray[Any]) -> NDArray[Any]:
-        return values / run.model("norm")[1][0] if self.relative and quantity in LENGTHS else values
+        return values / _lead_norms(run)[0] if self.relative and quantity in LENGTHS else values
 
     def label(self, quantity: str) -> str:
         first = {"norm": "norm ‖θ‖ / ‖θ₀‖", "step_size": "step size ‖δ‖ / ‖θ₀‖\nbetween checkpoints"}
@@ -313,6 +314,14 @@ class Scale:
             ax.set_xlabel("share of the run")
         else:
             step_axis(ax, run.steps)
+
+
+def _lead_norms(grids: Grids) -> NDArray[np.float64]:
+    """The finite norms of the matrices if they lead, else of the model."""
+    level, name = grids.lead
+    grid = grids.of(level, "norm")
+    norms = grid.curve(name) if name in grid.names else np.zeros(0)
+    return norms[np.isfinite(norms)]
 
 
 def _one_step(grids: Grids, title: str) -> "Figure | None":

@@ -11,6 +11,7 @@ from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, small, times
 from normgrowth.report.page.content import Content, ShownRun
+from normgrowth.report.page.margin_section import margin_sections
 from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Mark, Section, SummaryRow, few
 from normgrowth.report.page.run_tables import (
     MOST_TENSORS,
@@ -68,7 +69,11 @@ def sections(content: Content) -> list[Section]:
     laws = law_table([(run.label, name, one) for run in runs for name, one in run.fits.items()])
     tables = [laws, *(tensor_table(run, len(runs)) for run in runs)]
     items = [item for item in [*charts[:3], layer_table(runs), *charts[3:], *tables] if item is not None]
-    return [Section("growth", "How the weights grow", items=items), *scalar_sections(runs)]
+    return [
+        Section("growth", "How the weights grow", items=items),
+        *scalar_sections(runs),
+        *margin_sections(runs),
+    ]
 
 
 def rows(content: Content) -> list[SummaryRow]:
