@@ -347,3 +347,9 @@ def test_figures_of_what_is_there(tmp_path):
     assert draw_figures(Evidence(), tmp_path, only=["fig1", "norm-sqrt"], formats=["png"]) == [
         tmp_path / "fig1.png"
     ]
+
+
+def test_the_demo_takes_at_most_four_minutes_on_two_cores():
+    unit = {"second": 1, "seconds": 1, "minute": 60, "minutes": 60}
+    words = [stage.takes["demo"].split() for stage in STAGES.values()]
+    assert sum(float(count) * unit[name] for count, name in words) <= 240

@@ -73,7 +73,7 @@ DECAY = Stage(
         ),
     },
     takes={
-        "demo": "80 seconds",
+        "demo": "40 seconds",
         "paper": "400 models of 12 layers of 768, 1 epoch each: about 8 core-hours per model, 1,600 hours on two cores",
     },
     run=decay_grid,
