@@ -22,9 +22,9 @@ from normgrowth.paper.stages.model_training import equally_spaced, sentence_loss
 from normgrowth.paper.stages.stage import StageContext
 from normgrowth.report.page.content import PageEntry, content_of
 from normgrowth.report.page.sections.trace import sections as trace_sections
+from normgrowth.results import load
 from normgrowth.trace.result import Trace
 from normgrowth.train import train
-from normgrowth.results import load
 
 TINY = preset(
     "tiny",
