@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from normgrowth.lab.sweep_result import Sweep
 from normgrowth.paper.evidence import Evidence, TrainedModel
-from normgrowth.paper.growth_figure import RATES, figure_growth
 from normgrowth.paper.published.figure1 import t5_trace
 from normgrowth.paper.published.figure2 import figure2
 from normgrowth.paper.published.figure3 import figure3
@@ -15,6 +14,7 @@ from normgrowth.paper.published.figure4 import figure4
 from normgrowth.paper.stages.pretrained_models import AS_PUBLISHED
 from normgrowth.paper.t5_series import TracedT5
 from normgrowth.records import Records
+from normgrowth.report.figures.growth_rows import GrowthRow, figure_growth
 from normgrowth.report.figures.heads import positions as head_positions
 from normgrowth.report.figures.saturation import levels as saturation_levels
 from normgrowth.report.figures.scaling import curves as scaling_curves
@@ -26,6 +26,12 @@ from normgrowth.trace.result import Trace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RATES = {"constant": "constant rate", "inverse_sqrt": "rate as 1/√t"}
+KINDS = {
+    "paper_pre_norm": "the paper's pre-norm",
+    "usual_pre_norm": "usual pre-norm",
+    "post_norm": "post-norm",
+}
 PENN_WINDOW = 83  # tokens, as in Figure 3
 
 
@@ -80,7 +86,16 @@ def _growth(evidence: Evidence) -> "Figure | None":
     """Figure 1: a traced T5 over the published one, else the published one and models trained here."""
     if isinstance(evidence.t5, TracedT5) or not evidence.has("language_models"):
         return figure_norm_direction(t5_trace(), overlay=_own_traces(evidence))
-    return figure_growth(t5_trace(), models=[*_one_network(evidence).values()])
+    t5 = t5_trace()
+    rows = [
+        GrowthRow(
+            f"trained here: {KINDS.get(one.kind, one.kind)}, {RATES.get(one.schedule, one.schedule)}",
+            one.trace,
+            one.measured,
+        )
+        for one in _one_network(evidence).values()
+    ]
+    return figure_growth(t5, title=f"{t5.run}; layers of the encoder", others=rows)
 
 
 def _heads(evidence: Evidence) -> "Figure | None":

@@ -23,4 +23,5 @@ def rounding(
     stepped, of_steps = budget.by_steps * budget.growth, float((2 * sizes * of_sizes)[summed].sum())
     least, most = ((stepped + sign * of_steps) / (budget.growth - sign * growth) for sign in (-1, 1))
     share = max(most - budget.by_steps, budget.by_steps - least)
-    return Rounding(*(tuple(bound.tolist()) for bound in (of_norms, of_sizes, of_alignments)), growth, share)
+    norm, size, alignment = (tuple(bound.tolist()) for bound in (of_norms, of_sizes, of_alignments))
+    return Rounding(norm, size, alignment, growth, share)

@@ -293,7 +293,7 @@ class Scale:
         if len(runs) < 2:
             return Scale(False, False, grids.tracked)
         ends = [run.steps[-1] for run in runs]
-        sizes = [np.nanmax(norms) for run in runs if len(norms := _lead_norms(run))]
+        sizes = [float(norms.max()) for run in runs if len(norms := _lead_norms(run))]
         return Scale(max(ends) > 5 * min(ends), len(sizes) == len(runs) and max(sizes) > 5 * min(sizes))
 
     def x(self, run: Grids, steps: NDArray[Any]) -> NDArray[Any]:

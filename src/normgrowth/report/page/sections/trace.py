@@ -11,8 +11,8 @@ from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import cosine, number, small, times
 from normgrowth.report.page.content import Content, ShownRun
-from normgrowth.report.page.margin_section import margin_sections
 from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Mark, Section, SummaryRow, few
+from normgrowth.report.page.run_sections import margin_sections, scalar_sections
 from normgrowth.report.page.run_tables import (
     MOST_TENSORS,
     changed,
@@ -20,7 +20,6 @@ from normgrowth.report.page.run_tables import (
     layer_table,
     tensor_table,
 )
-from normgrowth.report.page.scalar_section import scalar_sections
 from normgrowth.report.sentences.fits import r2, verdict
 from normgrowth.report.sentences.trace import (
     budget_sentence,

@@ -1,13 +1,13 @@
-"""Figure 1 with models trained here: growth and its law, the layers, the direction, and saturation next to them."""
+"""A figure of several runs, a row each: growth and its law, the layers, the direction, and saturation next to them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from normgrowth.fit import fit
-from normgrowth.paper.evidence import TrainedModel
 from normgrowth.records import Matrix, Records
 from normgrowth.report.figures.style import (
     BLUE,
@@ -29,44 +29,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLES = ("norm ‖θ‖", "norm by layer", "cosine to the previous\ncheckpoint", "saturation level")
-RATES = {"constant": "constant rate", "inverse_sqrt": "rate as 1/√t"}
-KINDS = {
-    "paper_pre_norm": "the paper's pre-norm",
-    "usual_pre_norm": "usual pre-norm",
-    "post_norm": "post-norm",
-}
 
 
 @dataclass(frozen=True)
-class FigureRow:
-    """A run in a row of panels. levels: the levels of its layers by step; empty for published numbers."""
+class GrowthRow:
+    """A run in a row of panels. levels: saturation of its layers and of the model by step; None if unknown."""
 
     title: str
-    grids: Grids
-    published: bool
-    levels: Records
+    trace: Trace
+    levels: Records | None = None
+
+    @cached_property
+    def grids(self) -> Grids:
+        return Grids(self.trace)
 
 
 @drawing("Growth, its law, direction and saturation")
-def figure_growth(t5: Trace, models: Sequence[TrainedModel]) -> "Figure":
-    """A row for T5 and for each model: its norm with the best law, its layers, cosines, and levels of saturation."""
+def figure_growth(trace: Trace, title: str, others: Sequence[GrowthRow] = ()) -> "Figure":
+    """A row for each run: its norm with the best law, its layers, cosines, and levels of saturation."""
     from matplotlib.figure import Figure
 
-    rows = [FigureRow(f"{t5.run}; layers of the encoder", Grids(t5), t5.published, t5.records)]
-    rows += [
-        FigureRow(
-            f"trained here: {KINDS.get(one.kind, one.kind)}, {RATES.get(one.schedule, one.schedule)}",
-            Grids(one.trace),
-            False,
-            one.measured,
-        )
-        for one in models
-    ]
+    rows = [GrowthRow(title, trace), *others]
     figure = Figure(figsize=(12.0, 0.3 + 2.5 * len(rows)))
+    figure.set_layout_engine("constrained", hspace=0.1, wspace=0.04)
     for row, axes in zip(rows, figure.subplots(len(rows), len(TITLES), squeeze=False), strict=True):
-        title = axes[0].set_title(row.title, fontweight="bold", parse_math=False)
-        title.set_in_layout(False)  # it is longer than its panel
-        layers = Layers(row.grids.of("layer", "norm"), published=row.published)
+        heading = axes[0].set_title(row.title, fontweight="bold", parse_math=False)
+        heading.set_in_layout(False)  # it is longer than its panel
+        layers = Layers(row.grids.of("layer", "norm"), published=row.trace.published)
         _norm(axes[0], row)
         _by_layer(axes[1], row.grids.of("layer", "norm"), layers)
         value_axis(axes[1], zero_below=1.0)
@@ -81,15 +70,14 @@ def figure_growth(t5: Trace, models: Sequence[TrainedModel]) -> "Figure":
             layers.key(figure, [axes[3]])
         elif len(layers.numbers) > 1:
             axes[1].legend(title="layer", loc="lower right", ncols=2, handlelength=1.2)
-    figure.get_layout_engine().set(hspace=0.1, wspace=0.04)
     figure.align_ylabels()
     return figure
 
 
-def _norm(ax: "Axes", row: FigureRow) -> None:
+def _norm(ax: "Axes", row: GrowthRow) -> None:
     """The norm of what leads, the law with the largest weight of evidence, and the model if matrices lead."""
     level, name = row.grids.lead
-    norm, color = row.grids.of(level, "norm"), GRAY if row.published else BLUE
+    norm, color = row.grids.of(level, "norm"), GRAY if row.trace.published else BLUE
     line(ax, norm.steps, norm.curve(name), color=color, linewidth=2.2, label=name)
     if name == MATRICES:
         model = row.grids.of("model", "norm")
@@ -120,7 +108,7 @@ def _by_layer(ax: "Axes", grid: Matrix, layers: Layers) -> None:
         )
 
 
-def _cosines(ax: "Axes", row: FigureRow, layers: Layers) -> None:
+def _cosines(ax: "Axes", row: GrowthRow, layers: Layers) -> None:
     _by_layer(ax, row.grids.of("layer", "cosine"), layers)
     level, name = row.grids.lead
     whole = row.grids.of(level, "cosine")
@@ -129,9 +117,9 @@ def _cosines(ax: "Axes", row: FigureRow, layers: Layers) -> None:
     ax.legend(handles=ax.lines[-1:], labels=[name], loc="lower right")
 
 
-def _levels(ax: "Axes", row: FigureRow, layers: Layers) -> None:
+def _levels(ax: "Axes", row: GrowthRow, layers: Layers) -> None:
     """The cosine of each layer's states to those of the saturated network, and to those of other tokens."""
-    if not len(row.levels.where(quantity="saturation")):
+    if row.levels is None:
         ax.set_axis_off()
         ax.text(0.5, 0.5, "no levels during training\nare published", ha="center", va="center", color=GRAY)
         return
