@@ -37,7 +37,7 @@ def norms(tmp_path):
 
 
 def test_the_published_norms(capsys):
-    code, out, err = run(capsys, "published:t5_norm")
+    code, out, err = run(capsys, "published:t5_norm", "--wide")
     assert (code, err) == (0, "")
     fits = fit("published:t5_norm").only
     assert fits.best_law == "sqrt2"

@@ -118,7 +118,7 @@ def test_other_claims_about_t5_use_the_traced_series(series):
 
 
 def test_a_claim_of_another_figure_rests_on_what_it_did(series):
-    assert judge(CLAIMS["encoder-degree"], Evidence(t5=series)).data.startswith("text")
+    assert judge(CLAIMS["encoder-degree"], Evidence(t5=series)).data.startswith("the paper's text")
 
 
 def test_the_published_series_is_the_default():

@@ -8,7 +8,7 @@ COMMAND = Command(
     description="Read a series of checkpoints and measure norm, step size, cosine, angle, alignment and\n"
     "growth budget (how much of the growth of ‖θ‖² comes from the size of the steps, and how much from\n"
     "their alignment with the weights) of every tensor, layer, role and the model. Run the same command\n"
-    "again to resume, or to add new checkpoints. Measured steps are kept if their checkpoints are deleted.",
+    "again to resume, or to add new checkpoints. Steps stay measured if their checkpoints are deleted.",
     examples="""  normgrowth trace runs/gpt/checkpoints -o traces/gpt
   normgrowth trace 'runs/gpt/step_*.safetensors' --include all
   normgrowth trace 'hf://EleutherAI/pythia-70m@step*' -o traces/pythia --tokens-per-step 2097152
