@@ -16,7 +16,7 @@ closed form. `parse` reads a schedule from text; `str` converts it back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, overload
 
@@ -35,13 +35,17 @@ STRAIGHT = 1e-9  # tolerance, relative to the rates, for a recorded rate to be o
 
 @dataclass(frozen=True)
 class OptimizerGroup:
-    """Settings of an optimizer for a group of parameters. parameters: the number of values in the group."""
+    """Settings of an optimizer for a group of parameters.
+
+    parameters: the number of values in the group. options: other settings that affect the steps, such as eps.
+    """
 
     parameters: int
     weight_decay: float = 0.0
     decoupled: bool = False  # True: ηλθ is subtracted from the weights; False: λθ is added to the gradient
     betas: tuple[float, float] | None = None  # of Adam and its variants
     momentum: float | None = None  # of SGD
+    options: dict[str, bool | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

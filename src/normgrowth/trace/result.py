@@ -32,6 +32,8 @@ class Trace(Result):
     tracked: the trace consists of single optimizer steps, measured during training, not of checkpoints.
     model, optimizer, every, ranks: for a tracked run, the classes of its model and optimizer, which steps were
     measured ("powers": 1, 2, 4, ...) and the number of processes.
+    compute_dtypes: dtypes in which the forward passes of a tracked run compute, other than those of its weights, as
+    with autocast.
     published: the numbers come from a paper and were not measured.
     optimizer_groups: parameter groups of a tracked run, or those that a Trainer saved next to its checkpoints.
     schedule: learning rates that a Trainer saved next to its checkpoints; a tracked run has them in its records.
@@ -55,6 +57,7 @@ class Trace(Result):
     optimizer: str = ""
     every: int | str | None = None
     ranks: int = 1
+    compute_dtypes: tuple[str, ...] = ()
     published: bool = False
     optimizer_groups: tuple[OptimizerGroup, ...] = ()
     schedule: Schedule | None = None

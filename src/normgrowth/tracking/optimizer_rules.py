@@ -19,6 +19,12 @@ from normgrowth.errors import InputError
 from normgrowth.schedules import OptimizerGroup
 from normgrowth.tracking.measured_step import Owned
 
+# Settings of a group that have fields of their own, or do not affect the steps.
+ELSEWHERE = {
+    *("params", "param_names", "lr", "initial_lr", "weight_decay", "decoupled_weight_decay"),
+    *("betas", "momentum", "foreach", "fused", "capturable", "differentiable"),
+}
+
 
 class UpdateRule(NamedTuple):
     """The settings of one parameter at one step.
@@ -59,9 +65,20 @@ def describe_groups(optimizer: Optimizer) -> list[OptimizerGroup]:
                 decoupled=_decoupled(optimizer, group),
                 betas=(float(betas[0]), float(betas[1])) if betas is not None and len(betas) == 2 else None,
                 momentum=None if momentum is None else float(momentum),
+                options=_options(group),
             )
         )
     return found
+
+
+def _options(group: dict[str, Any]) -> dict[str, bool | float | str]:
+    """Return the settings without a field of their own that affect the steps; None and tuples as text."""
+    known = {name: value for name, value in group.items() if name not in ELSEWHERE}
+    return {
+        name: str(value) if value is None or isinstance(value, tuple) else value
+        for name, value in known.items()
+        if isinstance(value, bool | float | int | str | tuple | None)
+    }
 
 
 def unwrap_optimizer(optimizer: Any) -> Optimizer:

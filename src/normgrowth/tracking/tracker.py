@@ -22,6 +22,8 @@ from normgrowth.text import labels
 from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size
 from normgrowth.tracking.due import Every, due
+from normgrowth.tracking.forward_passes.compute_dtypes import ComputeDtypes
+from normgrowth.tracking.forward_passes.logits import Logits
 from normgrowth.tracking.log.step_log import BEFORE_START, StepLog
 from normgrowth.tracking.log.step_records import (
     LEVELS,
@@ -34,11 +36,10 @@ from normgrowth.tracking.log.step_records import (
     unpacked_step,
     with_updates,
 )
-from normgrowth.tracking.logits import Logits
 from normgrowth.tracking.measured_step import BeforeStep, capture, measure_step, start, update_squares
 from normgrowth.tracking.optimizer_rules import describe_groups, read_rules, unwrap_optimizer
 from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
-from normgrowth.tracking.tensor_sums import check_replicated, local
+from normgrowth.tracking.tensor_sums import WORDS, check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
 
 LOGGED = (  # by default
@@ -155,12 +156,14 @@ class NormTracker:
             self._note(
                 f"resumed at step {self.step}: the first weights are not available, so nothing is compared with them"
             )
+        self._compute_dtypes = ComputeDtypes(model)
         # A compiled step calls the hooks eagerly, because they cannot be compiled.
         as_it_is: Any = torch.compiler.disable
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(as_it_is(self._before)),
             optimizer.register_step_post_hook(as_it_is(self._after)),
         ]
+        self._hooks.append(self._compute_dtypes)
         self._logits = Logits(model, lambda: self._due(self.step + 1)) if logits else None
         if self._logits:
             self._hooks.append(self._logits)
@@ -236,6 +239,7 @@ class NormTracker:
             )
         if self._wants_first and not self._first:
             self._keep_first()
+        self._describe_compute_dtypes()
         starts, due = not (self.step or self._started), self._due(self.step + 1)
         if not (starts or due):
             return
@@ -253,6 +257,14 @@ class NormTracker:
             closure=closure is not None,
             optimizer_state=self._optimizer_state,
         )
+
+    def _describe_compute_dtypes(self) -> None:
+        """Record the dtypes of the forward passes other than those of the weights, before the next step."""
+        own = {tensor.dtype for tensor in self._watched.tensors}
+        found = sorted(WORDS[dtype] for dtype in self._compute_dtypes.take() - own if dtype in WORDS)
+        if found != self._fields.get("compute_dtypes", []):
+            self._fields["compute_dtypes"] = found
+            self._log.begin(self._layout, self._fields, self.step or BEFORE_START)
 
     def _record_start(self) -> None:
         """Record step 0: the weights before the first step."""
