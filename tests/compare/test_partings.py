@@ -228,6 +228,151 @@ def test_weights_that_are_not_finite(runs):
     )
 
 
+def first_cause(runs, a, b, **options):
+    return ng.compare(runs(a), runs(b), **options).diagnoses[0]
+
+
+@pytest.mark.parametrize("group", ["role embedding", "layer 1"])
+def test_gradients_of_a_part_under_clipping(runs, group):
+    """Clipping to one norm changes the gradients of all tensors if those of a part are larger."""
+    clipped, fault = replace(ONE, clip=True), f"{group.split()[-1 if 'role' in group else 0]} is doubled"
+    found = ng.compare(runs(clipped), runs(replace(clipped, fault=fault)))
+    (only,) = found.diagnoses
+    assert (only.cause, only.step, only.group) == ("part", 1, group)
+    assert all(name.startswith("embedding" if "role" in group else "layers.1.") for name in only.tensors)
+    ratio = [
+        ng.load(runs(replace(clipped, fault=f))).matrix("gradient_norm", by="tensor") for f in ("", fault)
+    ]
+    a, b = (one.curve("layers.0.up.weight")[0] for one in ratio)
+    assert only.factor == pytest.approx(b / a, rel=1e-4)
+    assert only.factor < 0.999
+    assert f"except for ×{only.factor:.4f}" in verdict(found)[0]
+
+
+def test_a_run_below_the_threshold_of_the_other_may_have_the_same_one(runs):
+    """Gradients that are doubled reach a threshold that the others do not."""
+    clipped = replace(ONE, clip=True)
+
+    def smaller(row):
+        return scaled("gradient_norm", 0.99 - 0.05 * row["step"])(row)
+
+    large = runs(replace(clipped, fault="layer is doubled"))
+    first = ng.compare(changed(runs(clipped), smaller), large).diagnoses[0]
+    assert (first.cause, first.group) == ("part", "layer 1")
+    assert ng.compare(runs(ONE), large).diagnoses[0].cause == "clipping"
+
+
+def test_a_tensor_with_another_factor_is_no_example_of_the_common_one(runs):
+    def change(row):
+        return scaled("gradient_norm", 100.0, name="embedding")(scaled("gradient_norm", 3.0)(row))
+
+    found = ng.compare(runs(ONE), changed(runs(ONE), change))
+    first = found.diagnoses[0]
+    assert (first.cause, first.outliers) == ("gradient_factor", ("embedding.weight",))
+    assert first.factor == pytest.approx(3)
+    assert first.b / first.a == pytest.approx(3)
+    assert "embedding.weight" not in first.tensors
+    assert "all tensors except embedding.weight are ×3" in verdict(found)[0]
+
+
+def test_tensors_do_not_differ_alone_if_the_noise_floor_hides_the_others(runs):
+    half = replace(ONE, dtype="bfloat16")
+
+    def change(row):
+        factor = 1.3 if "norm" in row["name"] else 1.08
+        return scaled("gradient_norm", factor if row["step"] % 2 else 1 / factor)(row)
+
+    first = ng.compare(runs(half), changed(runs(half), change)).diagnoses[0]
+    assert (first.cause, first.step) == ("data", 1)
+    assert len(first.tensors) < 24
+
+
+def test_a_head_with_values_of_its_own_is_not_tied(runs):
+    found = ng.compare(runs(ONE), runs(replace(ONE, fault="own head")))
+    first = found.diagnoses[0]
+    assert (first.cause, first.step, first.only_b) == ("untied", 1, ("head.weight",))
+    assert first.tensors[0] == "embedding.weight"
+    assert len(first.tensors) > 40
+    assert "other initial values" in verdict(found)[0]
+
+
+@pytest.mark.parametrize(
+    ("b", "name", "values"),
+    [
+        ({"betas": (0.9, 0.95)}, "betas", ("(0.9, 0.999)", "(0.9, 0.95)")),
+        ({"eps": 1e-4}, "eps", ("1e-08", "0.0001")),
+        ({"amsgrad": True}, "amsgrad", ("False", "True")),
+    ],
+)
+def test_a_setting_of_the_optimizer_is_named(runs, b, name, values):
+    found = ng.compare(runs(ONE), runs(replace(ONE, **b)))
+    assert [(one.name, one.a, one.b) for one in found.settings] == [(name, *values)]
+    if found.parted:
+        assert found.diagnoses[0].cause == "optimizer"
+    assert f"{name} {values[0]} in a, {values[1]} in b" in " ".join(verdict(found))
+
+
+def test_a_setting_of_the_optimizer_between_measured_steps(runs):
+    rare = replace(ONE, every=4)
+    found = ng.compare(runs(rare), runs(replace(rare, eps=1e-4)))
+    assert (found.diagnoses[0].cause, found.diagnoses[0].step) == ("optimizer", 4)
+    assert "eps 1e-08 in a, 0.0001 in b" in verdict(found)[0]
+
+
+def test_the_classes_of_the_optimizers_are_named(runs):
+    sgd = replace(ONE, optimizer="sgd")
+    found = ng.compare(runs(ONE), runs(sgd))
+    assert found.diagnoses[0].cause == "decay_kind"
+    assert "class AdamW in a, SGD in b" in " ".join(verdict(found))
+    found = ng.compare(runs(replace(ONE, decay=0.0)), runs(replace(sgd, decay=0.0)))
+    assert found.diagnoses[0].cause == "optimizer"
+    assert "class AdamW in a, SGD in b" in verdict(found)[0]
+
+
+def test_a_small_difference_between_consecutive_steps_needs_no_shorter_interval(runs):
+    later = changed(runs(ONE), scaled("norm", 1 + 2e-5, step=8, name="up.weight"))
+    found = ng.compare(runs(ONE), later)
+    assert found.partings[0].step - (found.partings[0].previous or 0) == 1
+    assert "every=1" not in verdict(found)[0]
+
+
+def test_negated_gradients(runs):
+    """Their norms agree, so only cosines show them."""
+    found = ng.compare(runs(ONE), runs(replace(ONE, fault="layer is negated")))
+    first = found.diagnoses[0]
+    assert (first.cause, first.stage, first.group) == ("optimizer", "step", "layer 1")
+    assert first.cosines[0] == pytest.approx(-first.cosines[1], rel=0.1)
+    assert "norms agree; the cosine of step and weights" in verdict(found)[0]
+    assert "negated" in verdict(found)[0]
+    state = replace(ONE, optimizer_state=True)
+    found = ng.compare(runs(state), runs(replace(state, fault="layer is negated")))
+    first = found.diagnoses[0]
+    assert (first.cause, first.stage, first.group) == ("part", "gradient", "layer 1")
+    assert first.cosines[0] == pytest.approx(-first.cosines[1])
+    assert "norms agree; the cosine of gradient and weights" in verdict(found)[0]
+    assert not ng.compare(runs(state), runs(replace(state, implementation="fused"))).parted
+
+
+def test_a_layer_with_another_scale(runs):
+    found = ng.compare(runs(ONE), runs(replace(ONE, fault="layer is larger")))
+    first = found.diagnoses[0]
+    assert (first.cause, first.step, first.group) == ("initialization", 0, "layer 1")
+    assert first.factor == pytest.approx(1.001, rel=1e-6)
+    assert "layer 1" in verdict(found)[0]
+    assert "×1.001" in verdict(found)[0]
+    assert "seed" not in verdict(found)[0]
+    assert first_cause(runs, ONE, replace(ONE, seed=3)).factor is None
+
+
+def test_parameters_that_were_not_measured_are_mentioned(runs):
+    blocks = replace(ONE, include="blocks")
+    found = ng.compare(runs(blocks), runs(replace(blocks, fault="embedding is doubled")))
+    assert not found.parted, "the embedding was not measured"
+    assert "blocks (48 of 51 tensors" in verdict(found)[1]
+    assert 'include="all"' in verdict(found)[1]
+    assert not any("measured" in text for text in verdict(ng.compare(runs(ONE), runs(ONE))))
+
+
 # --- noise ----------------------------------------------------------------------------------------------
 
 
@@ -286,6 +431,57 @@ def test_a_control_run_is_the_noise_floor(runs):
     assert floors.min() > 0.1
     slower = runs(replace(ONE, dropout=0.1, lr=1e-4))
     assert ng.compare(noisy[0], slower, control=runs(third)).diagnoses[0].cause == "learning_rate"
+
+
+MIXED = replace(ONE, precision="autocast")
+
+
+@pytest.mark.parametrize("b", [{"accumulate": 4}, {"implementation": "fused"}, {"accumulate": 2}])
+def test_autocast_is_rounding_of_its_dtype(runs, b):
+    found = ng.compare(runs(MIXED), runs(replace(MIXED, **b)))
+    assert found.a.compute_dtypes == ("BF16",)
+    assert not found.parted
+    assert found.matrix("gradient", by="model", run="floor").values[1, 0] == pytest.approx(0.1)
+
+
+def test_autocast_in_one_run_is_named(runs):
+    found = ng.compare(runs(ONE), runs(MIXED))
+    first = found.diagnoses[0]
+    assert (first.cause, first.step, first.run, first.dtype) == ("precision", 1, "b", "BF16")
+    assert "b computes in bfloat16" in verdict(found)[0]
+
+
+@pytest.mark.parametrize(("fault", "cause"), [("layer is doubled", "part"), ("data", "data")])
+def test_faults_under_autocast(runs, fault, cause):
+    assert first_cause(runs, MIXED, replace(MIXED, fault=fault)).cause == cause
+
+
+def test_a_control_run_that_is_identical_does_not_set_the_floor(runs):
+    fused = replace(MIXED, implementation="fused")
+    found = ng.compare(runs(MIXED), runs(fused), control=runs(MIXED))
+    assert not found.parted
+    assert found.noise.source == "dtypes"
+    assert "The control run is identical to a" in str(found)
+    floors = [
+        one.matrix("gradient", by="model", run="floor").values
+        for one in (found, ng.compare(runs(MIXED), runs(fused)))
+    ]
+    np.testing.assert_array_equal(*floors)
+
+
+def test_gradients_of_key_biases_are_only_rounding(runs):
+    """Also if the dtypes do not show how coarse the computation is, as in records of earlier versions."""
+
+    def old(settings):
+        return replace(ng.load(runs(settings)), compute_dtypes=())
+
+    a, b, control = (old(replace(MIXED, accumulate=count)) for count in (1, 4, 2))
+    found = ng.compare(a, b, control=control)
+    gradients = [one.stage for one in found.partings if "k_proj.bias" in one.name]
+    assert not gradients
+    values = found.matrix("gradient", by="tensor", run="difference")
+    floors = found.matrix("gradient", by="model", run="floor").values[:, 0]
+    assert (values.curve("layers.0.attention.k_proj.bias") > floors).any(), "its differences exceed the floor"
 
 
 def test_tolerance(runs):

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -26,7 +26,7 @@ CLIP = 0.05
 
 @dataclass(frozen=True)
 class Settings:
-    """wrapper: "" is a plain model. fault: "" trains correctly."""
+    """wrapper: "" is a plain model. precision: "autocast", or "policy" of FSDP2. fault: "" trains correctly."""
 
     ranks: int = 1
     wrapper: str = ""
@@ -36,6 +36,11 @@ class Settings:
     decay: float = 0.1
     implementation: str = "for-loop"
     dtype: str = "float32"
+    precision: str = ""
+    eps: float = 1e-8
+    amsgrad: bool = False
+    include: str = "all"
+    optimizer_state: bool = False
     attention: str = "split"
     accumulate: int = 1
     dropout: float = 0.0
@@ -98,7 +103,7 @@ class Model(nn.Module):
         )
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
-        if settings.fault != "untied":
+        if settings.fault not in ("untied", "own head"):
             self.head.weight = self.embedding.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -115,6 +120,10 @@ def model_of(settings: Settings) -> Model:
     if settings.fault == "untied":
         with torch.no_grad():
             model.head.weight.copy_(model.embedding.weight)
+    if settings.fault == "layer is larger":
+        with torch.no_grad():
+            for p in model.layers[1].parameters():
+                p.mul_(1.001)
     return model.to(getattr(torch, settings.dtype))
 
 
@@ -123,9 +132,11 @@ def wrapped(model: Model, settings: Settings) -> nn.Module:
         return DistributedDataParallel(model)
     if settings.wrapper == "fsdp":
         mesh = init_device_mesh("cpu", (settings.ranks,))
+        mixed = settings.precision == "policy"
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if mixed else MixedPrecisionPolicy()
         for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        return fully_shard(model, mesh=mesh, mp_policy=policy)
     if settings.wrapper == "hsdp":
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         for layer in model.layers:
@@ -159,7 +170,9 @@ def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
         settings.implementation, {"foreach": False}
     )
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=settings.lr, betas=settings.betas, **how)
+    return kind(
+        groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, amsgrad=settings.amsgrad, **how
+    )
 
 
 def batch_of(step: int, rank: int, settings: Settings) -> torch.Tensor:
@@ -171,6 +184,22 @@ def batch_of(step: int, rank: int, settings: Settings) -> torch.Tensor:
     if settings.fault == "data" and rank == settings.ranks - 1 and step >= CHANGED:
         return batch_of(step + 1, rank, Settings(settings.ranks, settings.wrapper))
     return share
+
+
+def change_gradients(model: nn.Module, settings: Settings) -> None:
+    """Plant the faults of gradients."""
+    faults = {
+        "sum": ("", settings.ranks),
+        "embedding is doubled": ("embedding.", 2),
+        "layer is doubled": ("layers.1.", 2),
+        "layer is negated": ("layers.1.", -1),
+    }
+    if settings.fault not in faults:
+        return
+    part, factor = faults[settings.fault]
+    for name, p in model.named_parameters():
+        if part in name:
+            p.grad *= factor
 
 
 def clip(model: nn.Module, settings: Settings) -> None:
@@ -198,7 +227,14 @@ def train(settings: Settings, out: Path, steps: int = STEPS) -> None:
     optimizer = optimizer_of(model, settings)
     called = torch.compile(model) if settings.compiled else model
     factor = 1 if settings.fault == "accumulation" else settings.accumulate
-    with NormTracker(model, optimizer, every=settings.every, include="all", out=out):
+    with NormTracker(
+        model,
+        optimizer,
+        every=settings.every,
+        include=settings.include,
+        optimizer_state=settings.optimizer_state,
+        out=out,
+    ):
         for step in range(1, steps + 1):
             torch.manual_seed(1000 * step + rank + (500 if settings.fault == "dropout" else 0))
             optimizer.zero_grad()
@@ -206,13 +242,15 @@ def train(settings: Settings, out: Path, steps: int = STEPS) -> None:
             for i, tokens in enumerate(parts):
                 last = i == len(parts) - 1
                 unsynced = settings.wrapper == "ddp" and not last
-                with model.no_sync() if unsynced else nullcontext():
+                mixed = settings.precision == "autocast"
+                with (
+                    model.no_sync() if unsynced else nullcontext(),
+                    torch.autocast("cpu", torch.bfloat16, enabled=mixed),
+                ):
                     logits = called(tokens)[:, :-1].flatten(0, 1).float()
                     loss = cross_entropy(logits, tokens[:, 1:].flatten()) / factor
                     loss.backward()
-            if settings.fault == "sum":
-                for p in model.parameters():
-                    p.grad *= settings.ranks
+            change_gradients(model, settings)
             if settings.clip:
                 clip(model, settings)
             optimizer.step()

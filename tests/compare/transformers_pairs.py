@@ -51,6 +51,20 @@ LONG_HONEST = {
         replace(ONE, **SGD, dtype="bfloat16"),
         replace(FSDP, **SGD, dtype="bfloat16"),
     ),
+    "GPT-2, autocast": (replace(ONE, **GPT, autocast=True), replace(DDP, **GPT, autocast=True)),
+    "GPT-2, autocast and accumulation": (
+        replace(ONE, **GPT, autocast=True, steps=40),
+        replace(ONE, **GPT, autocast=True, steps=40, accumulate=4),
+    ),
+    "Llama, autocast": (replace(DDP, autocast=True), replace(FSDP, autocast=True, accumulate=2)),
+    "Llama, autocast, 40 steps": (
+        replace(ONE, autocast=True, steps=40),
+        replace(ONE, autocast=True, steps=40, optimizer="adamw fused"),
+    ),
+    "Llama, autocast and Muon": (
+        replace(ONE, **MUON, autocast=True),
+        replace(DDP, **MUON, autocast=True),
+    ),
     "Llama, checkpointing": (ONE, replace(FSDP, checkpointing=True)),
     "Llama, RMSprop": (
         replace(ONE, optimizer="rmsprop for-loop", lr=1e-3),
@@ -115,7 +129,7 @@ LONG_FAULTS = {
     "a part of the accumulation is lost": fault(
         replace(DDP, accumulate=4), replace(FSDP, accumulate=4), "part lost", "data", LATE
     ),
-    "autocast in one run": Fault(DDP, replace(FSDP, autocast=True), "data"),
+    "autocast in one run": Fault(DDP, replace(FSDP, autocast=True), "precision"),
     "threshold of clipping": Fault(replace(DDP, clip=0.1), replace(FSDP, clip=0.2), "clipping", factor=2.0),
     "Adam for AdamW": Fault(replace(ONE, **GPT), replace(DDP, **GPT, optimizer="adam"), "decay_kind"),
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import without_wrappers
-from normgrowth.compare.step_stages import RunValues
+from normgrowth.compare.step_stages import Item, RunValues
 
 SAME_NORM = 1e-6  # relative: tensors with different names match if their first norms agree to this
 
@@ -21,6 +21,7 @@ class Aligned:
     renamed: dict[str, str]  # name in a -> another name in b
     only_a: list[str]
     only_b: list[str]
+    extra: list[Item]  # the items of only_a and only_b
 
 
 def aligned(a: RunValues, b: RunValues) -> Aligned:
@@ -46,6 +47,7 @@ def aligned(a: RunValues, b: RunValues) -> Aligned:
         {name: other for name, other in pairs.items() if name != other},
         only_a,
         only_b,
+        [*(a.items[mine[name]] for name in only_a), *(b.items[theirs[name]] for name in only_b)],
     )
 
 

@@ -5,7 +5,7 @@ cause.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, isfinite, log, nan, sqrt
 
@@ -13,19 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.compare.alignment import Aligned
-from normgrowth.compare.noise import LEAST_GRADIENT, coarsest, epsilon
+from normgrowth.compare.noise import (
+    EPSILON,
+    LEAST_GRADIENT,
+    base,
+    coarsest,
+    compute_epsilon,
+    epsilon,
+    gradient_differences,
+    only_rounding,
+)
 from normgrowth.compare.partings import Judged
-from normgrowth.compare.result import Diagnosis, Parting
+from normgrowth.compare.result import Diagnosis, Parting, Setting
 from normgrowth.compare.step_stages import UPSTREAM, RunValues
 
 Floats = NDArray[np.float64]
 
 MOST = 0.9  # this fraction of the tensors counts as all
 SAME_FACTOR = 0.1  # relative: a factor is common if the log of nearly all ratios is this close to the median
+WELL_BELOW = 0.25  # other tensors differ at most by this fraction of those that are said to differ first
 CONSTANT = 1e-3  # relative: gradient norms this close to the largest one count as clipped
 CLIPPED_STEPS = 3
 LARGER = 0.05  # mean log ratio of gradient norms above which one run averages over less data
 STANDARD_ERRORS = 3.0
+ENDS = {"embedding", "head"}
 TIED_ROLES = {"embedding", "head", "other", None}  # tensors of these roles may be tied to each other
 
 
@@ -37,6 +48,8 @@ class Case:
     judged: Judged
     parting: Parting
     explained: frozenset[str] = frozenset()  # tensors that an earlier cause explains
+    settings: tuple[Setting, ...] = ()  # of the optimizers, which differ
+    clipped: float = 1.0  # the factor by which clipping changes gradients in b that agree before it
 
     @cached_property
     def place(self) -> int:
@@ -60,6 +73,18 @@ class Case:
         )
         return a, b
 
+    def cosines(self, item: int) -> tuple[float, float] | None:
+        """Return the cosines of the gradient or the step of an item to its weights, in both runs."""
+        of_gradient = self.parting.stage == "gradient"
+        if not (of_gradient or self.parting.stage == "step"):
+            return None
+        runs = self.pair.a, self.pair.b
+        a, b = (
+            float((run.gradient_alignment if of_gradient else run.alignment)[self.place, item])
+            for run in runs
+        )
+        return (a, b) if isfinite(a + b) else None
+
     def diagnosis(
         self, cause: str, tensors: Sequence[int] | None = None, run: str = "", **more: object
     ) -> Diagnosis:
@@ -68,6 +93,7 @@ class Case:
         values = self.judged.differences[self.parting.stage][self.place, chosen]
         shown = [float(side[chosen[0]]) if chosen else nan for side in self.values()]
         a, b = (value if isfinite(value) else None for value in shown)
+        cosines = self.cosines(chosen[0]) if chosen else None
         return Diagnosis(
             cause,
             self.parting.stage,
@@ -79,6 +105,7 @@ class Case:
             run=run,
             ranks=ranks.get(run, max(ranks.values())),
             previous=self.parting.previous,
+            cosines=cosines,
             **{"a": a, "b": b, **more},  # pyright: ignore[reportArgumentType]
         )
 
@@ -86,14 +113,14 @@ class Case:
 Rule = Callable[[Case], Diagnosis | None]
 
 
-def diagnose(pair: Aligned, judged: Judged) -> tuple[Diagnosis, ...]:
+def diagnose(pair: Aligned, judged: Judged, settings: tuple[Setting, ...] = ()) -> tuple[Diagnosis, ...]:
     """Return the causes of the first differences, earliest first."""
     found: list[Diagnosis] = []
     for parting in judged.partings:
         if not _is_cause(parting, judged.partings):
             continue
         explained = frozenset(name for one in found for name in one.tensors if one.cause == "still")
-        case = Case(pair, judged, parting, explained)
+        case = _before_clipping(Case(pair, judged, parting, explained, settings))
         if case.tensors:
             found += next(said for rule in RULES[parting.stage] if (said := _as_list(rule(case))))
     return tuple(found)
@@ -135,14 +162,22 @@ def initialization(case: Case) -> Diagnosis | None:
         return None
     if case.place == 1 and np.isfinite(case.judged.differences["weights_after"][0]).any():
         return None  # the runs have measurements at the step before, where they agreed
-    return case.diagnosis("initialization" if case.parting.step <= 1 else "earlier")
+    if case.parting.step > 1:
+        return case.diagnosis("earlier")
+    factor, group = _common_factor(case, case.tensors), _group(case.pair, case.tensors)
+    return case.diagnosis("initialization", factor=factor, group=group)
 
 
 def between(case: Case) -> Diagnosis | None:
-    """Match if weights agreed after one measured step but not before the next: they changed in between."""
+    """Match if weights agreed after one measured step but not at the next, for no reason that was measured.
+
+    If settings of the optimizers differ, their effect on the steps may be below the noise floor of the steps.
+    """
     gap = case.parting.step - (case.parting.previous or 0)
     tracked = case.pair.a.tracked and case.pair.b.tracked
     outside = tracked and gap == 1 and case.parting.stage == "weights_before"
+    if case.settings and not outside:
+        return case.diagnosis("optimizer")
     return case.diagnosis("outside" if outside else "between")
 
 
@@ -162,23 +197,33 @@ def still(case: Case) -> Diagnosis | None:
 
 
 def untied(case: Case) -> Diagnosis | None:
-    """Match if the gradient of one tensor differs and one run has an extra tensor: they are tied in the other run."""
+    """Match if one run has an extra tensor that is tied to another one in the other run.
+
+    If only the gradient of that other one differs, both have the same values. With other values all gradients differ,
+    from the first step on; then both must be embeddings or heads of the same size.
+    """
     only_a, only_b = tuple(case.pair.only_a), tuple(case.pair.only_b)
-    roles = {case.pair.a.items[i].role for i in case.tensors}
-    if len(case.tensors) > 1 or bool(only_a) == bool(only_b) or not roles <= TIED_ROLES:
+    if bool(only_a) == bool(only_b):
         return None
-    return case.diagnosis("untied", run="a" if only_a else "b", only_a=only_a, only_b=only_b)
+    items, tensors = case.pair.a.items, case.tensors
+    if len(tensors) > 1:
+        extra = {item.size for item in case.pair.extra if item.role in ENDS and item.size}
+        tied = [i for i in tensors if items[i].role in ENDS and items[i].size in extra]
+        tensors = tied + [i for i in tensors if i not in tied]
+        if len(tied) != 1 or case.place > _first_gradient(case):
+            return None
+    elif items[tensors[0]].role not in TIED_ROLES:
+        return None
+    return case.diagnosis("untied", tensors, run="a" if only_a else "b", only_a=only_a, only_b=only_b)
 
 
 def clipping(case: Case) -> Diagnosis | None:
     """Match if the gradient norm of the model is constant in one run, or in both with different values."""
     a, b = (_threshold(run) for run in (case.pair.a, case.pair.b))
-    if a is None and b is None:
+    if (a is None and b is None) or _same_threshold(case.pair):
         return None
     if a is None or b is None:
         return case.diagnosis("clipping", run="b" if a is None else "a", a=a, b=b)
-    if abs(b / a - 1) < 10 * CONSTANT:
-        return None
     run, ratio = ("b", b / a) if b > a else ("a", a / b)
     ranks = case.pair.b.ranks if run == "b" else case.pair.a.ranks
     local = ranks > 1 and abs(ratio / sqrt(ranks) - 1) < 0.02
@@ -189,15 +234,45 @@ def clipping(case: Case) -> Diagnosis | None:
 def gradient_factor(case: Case) -> Diagnosis | None:
     """Match if one factor fits the gradients of all tensors."""
     factor = _common_factor(case)
-    return None if factor is None else case.diagnosis("gradient_factor", factor=factor)
+    if factor is None:
+        return None
+    a, b = (values[case.tensors] for values in case.values())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.abs(np.log(b / a) - log(factor)) <= SAME_FACTOR * abs(log(factor))
+    chosen = [i for i, fits in zip(case.tensors, near.tolist(), strict=True) if fits]
+    outliers = tuple(case.pair.names[i] for i in case.tensors if i not in chosen)
+    return case.diagnosis("gradient_factor", chosen, factor=factor, outliers=outliers)
 
 
 def part_of_model(case: Case) -> Diagnosis | None:
-    """Match if the gradients of some tensors differ while others agree: of a group, or of at most half of all."""
-    count, group = _judged_gradients(case).sum(), _group(case.pair, case.tensors)
+    """Match if the gradients of some tensors differ while others agree: of a group, or of at most half of all.
+
+    If both runs are clipped, the others have a common factor.
+    """
+    judged, group = _judged_gradients(case), _group(case.pair, case.tensors)
+    count = judged.sum()
     if len(case.tensors) >= MOST * count or (not group and len(case.tensors) > count / 2):
         return None
-    return case.diagnosis("part", group=group)
+    values = case.judged.differences["gradient"][case.place]
+    others = np.delete(np.where(judged, values, 0.0), case.tensors)
+    if np.nanmax(others, initial=0.0) > WELL_BELOW * np.median(values[case.tensors]):
+        return None  # a noise floor hides differences of the others
+    return case.diagnosis("part", group=group, factor=None if case.clipped == 1 else case.clipped)
+
+
+def precision(case: Case) -> Diagnosis | None:
+    """Match if forward passes compute in another dtype, whose rounding explains the differences."""
+    units = [compute_epsilon(run) for run in (case.pair.a, case.pair.b)]
+    if units[0] == units[1] or epsilon(case.pair.a) != epsilon(case.pair.b):
+        return None
+    run, coarse = ("a", case.pair.a) if units[0] > units[1] else ("b", case.pair.b)
+    if np.nanmax(case.judged.differences["gradient"][case.place, case.tensors]) > base(
+        "gradient", max(units)
+    ):
+        return None
+    return case.diagnosis(
+        "precision", run=run, dtype=max(coarse.compute_dtypes, key=lambda dtype: EPSILON.get(dtype, 0.0))
+    )
 
 
 def averaging(case: Case) -> Diagnosis | None:
@@ -205,8 +280,7 @@ def averaging(case: Case) -> Diagnosis | None:
 
     Ranks that do not average differ from the first step on, and the norm is at most √ranks times as large.
     """
-    first = np.flatnonzero(np.isfinite(case.judged.differences["gradient"]).any(axis=1))[0]
-    if case.place > first:
+    if case.place > _first_gradient(case):
         return None
     a, b = (_whole_gradient(run)[case.place :] for run in (case.pair.a, case.pair.b))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -271,7 +345,7 @@ def optimizer(case: Case) -> Diagnosis | None:
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "weights_before": (nonfinite, initialization, between),
-    "gradient": (still, untied, clipping, gradient_factor, part_of_model, averaging, data),
+    "gradient": (*(still, untied, precision, clipping, gradient_factor, part_of_model, averaging, data),),
     "learning_rate": (learning_rate,),
     "decay_part": (decay,),
     "gradient_part": (still, rounding, optimizer, between),
@@ -285,6 +359,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 def _common_factor(case: Case, among: Sequence[int] | None = None) -> float | None:
     """Return b over a if nearly all tensors, or those among the given ones, differ by this same factor; else None."""
     a, b = case.values()
+    b = b / case.clipped
     judged = _judged_gradients(case) if case.parting.stage == "gradient" else np.isfinite(a + b)
     if among is not None:
         judged = judged & np.isin(np.arange(len(a)), among)
@@ -294,16 +369,63 @@ def _common_factor(case: Case, among: Sequence[int] | None = None) -> float | No
     logs = np.log(b[chosen] / a[chosen])
     middle = float(np.median(logs))
     near = np.abs(logs - middle) <= SAME_FACTOR * abs(middle)
-    return exp(middle) if near.mean() >= MOST else None
+    return exp(middle) if middle and near.mean() >= MOST else None
 
 
 def _judged_gradients(case: Case) -> NDArray[np.bool_]:
     """Return the items whose gradients are large enough to compare."""
     gradients = case.values("gradient")
     with np.errstate(invalid="ignore"):
-        return np.logical_or(
-            *(g > LEAST_GRADIENT * np.sqrt(np.nansum(g**2)) for g in gradients)
-        ) & np.isfinite(gradients[0] + gradients[1])
+        large = np.logical_or(*(g > LEAST_GRADIENT * np.sqrt(np.nansum(g**2)) for g in gradients))
+    return (
+        large
+        & np.isfinite(gradients[0] + gradients[1])
+        & ~only_rounding(case.pair.a, case.pair.b)[case.place]
+    )
+
+
+def _first_gradient(case: Case) -> int:
+    """Return the place of the first step at which gradients were compared."""
+    return int(np.flatnonzero(np.isfinite(case.judged.differences["gradient"]).any(axis=1))[0])
+
+
+def _before_clipping(case: Case) -> Case:
+    """Return the case with gradients of b divided by the factor by which clipping to one norm changed most of them.
+
+    If a part of the gradients differs, clipping scales those that agree.
+    """
+    if case.parting.stage != "gradient" or not _same_threshold(case.pair):
+        return case
+    a, b = case.values()
+    chosen = _judged_gradients(case) & (a > 0) & (b > 0)
+    if not chosen.any():
+        return case
+    factor = float(np.median(b[chosen] / a[chosen]))
+    values = gradient_differences(case.pair.a, case.pair.b, factor)
+    values[only_rounding(case.pair.a, case.pair.b)] = np.nan
+    beyond = values[case.place] > case.judged.floors["gradient"][case.place]
+    if abs(factor - 1) <= case.judged.floors["gradient"][case.place] or not beyond.any():
+        return case
+    rows = {"differences": values[case.place], "beyond": beyond}
+    changed = {}
+    for name, row in rows.items():
+        stages = getattr(case.judged, name)
+        grid = stages["gradient"].copy()
+        grid[case.place] = row
+        changed[name] = {**stages, "gradient": grid}
+    return replace(case, judged=replace(case.judged, **changed), clipped=factor)
+
+
+def _same_threshold(pair: Aligned) -> bool:
+    """Return whether one threshold of gradient clipping fits the gradient norms of both runs.
+
+    A run whose gradients are smaller is not changed by it.
+    """
+    thresholds = [found for run in (pair.a, pair.b) if (found := _threshold(run)) is not None]
+    if not thresholds:
+        return False
+    largest = [np.nanmax(_whole_gradient(run)) for run in (pair.a, pair.b)]
+    return bool(max(largest) <= (1 + 10 * CONSTANT) * min(thresholds))
 
 
 def _whole_gradient(run: RunValues) -> Floats:
@@ -313,7 +435,7 @@ def _whole_gradient(run: RunValues) -> Floats:
 def _threshold(run: RunValues) -> float | None:
     """Return the largest gradient norm of the model if many steps reach it, which indicates clipping."""
     norms = _whole_gradient(run)
-    norms = norms[norms > 0]
+    norms = norms[(norms > 0) & np.isfinite(norms)]
     if not len(norms):
         return None
     reached = norms > (1 - CONSTANT) * norms.max()

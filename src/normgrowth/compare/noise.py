@@ -36,6 +36,7 @@ BASE = {
     "step": (1024, 0.25),
     "weights_after": (64, 0.01),
 }
+# With autocast, gradients and steps have the floor of the coarser dtype from the first step on, other stages later.
 # Optimizers that compute their steps in a coarser dtype than the weights: Muon orthogonalizes in bfloat16. Units of
 # this dtype by which a step may differ. All later stages may then differ as if the weights had this dtype.
 STEP_DTYPE = {"Muon": "BF16"}
@@ -54,12 +55,19 @@ JUMP, GROWTH, MARGIN = 10.0, 1.5, 4.0
 LARGEST_ROUNDING = (
     1e-3  # fraction of the model's gradient norm: a larger gradient is not only rounding, in any dtype
 )
+ROUNDING_UNITS = 16  # gradients below this many units of the model's gradient norm are only rounding
 LEAST_GRADIENT = 1e-4  # fraction of the model's gradient norm: the smallest scale for relative differences
 
 
 def epsilon(*runs: RunValues) -> float:
     """Return the unit of rounding of the coarsest dtype."""
     return max(_unit(coarsest(run)) for run in runs)
+
+
+def compute_epsilon(*runs: RunValues) -> float:
+    """Return the unit of rounding of the computation: a coarser dtype counts only if all runs compute in one."""
+    computed = min(max([epsilon(run), *map(_unit, run.compute_dtypes)]) for run in runs)
+    return max(epsilon(*runs), computed)
 
 
 def coarsest(run: RunValues) -> str:
@@ -94,8 +102,7 @@ def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:
         if stage not in b.values:
             continue
         x, y = a.values[stage], b.values[stage]
-        scale = _gradient_scale(a, b) if stage == "gradient" else 0.0
-        found[stage] = _relative(x, y, scale)
+        found[stage] = gradient_differences(a, b) if stage == "gradient" else _relative(x, y, 0.0)
         if (
             stage == "gradient_part"
         ):  # undefined if decay is part of the gradient, which is reported as a difference of decay
@@ -112,6 +119,43 @@ def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:
     return found
 
 
+def gradient_differences(a: RunValues, b: RunValues, factor: float = 1.0) -> Floats:
+    """Return the relative differences of gradients, with those of b divided by a factor.
+
+    If cos(gradient, weights) was recorded, it is the larger of the differences in size and in direction.
+    """
+    x, y = a.values["gradient"], b.values["gradient"] / factor
+    scale = _gradient_scale(a, b)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        larger = np.maximum(x, y)
+        turned = np.abs(a.gradient_alignment - b.gradient_alignment) / 2 * np.minimum(larger / scale, 1.0)
+        return np.fmax(_relative(x, y, scale), turned)
+
+
+def only_rounding(a: RunValues, b: RunValues) -> NDArray[np.bool_]:
+    """Return whether the gradients of both runs are only rounding errors of 0, steps × items.
+
+    Rounding may have reasons that the dtypes do not show, so key biases are only rounding up to a larger size.
+    """
+    unit = min(ROUNDING_UNITS * compute_epsilon(a, b), LARGEST_ROUNDING)
+    most = np.where(_key_biases(a), LARGEST_ROUNDING, unit)
+    gradients = [run.values["gradient"] for run in (a, b)]
+    whole = np.fmax(*(np.sqrt(np.nansum(gradient**2, axis=1)) for gradient in gradients))[:, None]
+    with np.errstate(invalid="ignore"):
+        return (np.maximum(*gradients) < most * whole) & (np.maximum(*gradients) > 0)
+
+
+def _key_biases(run: RunValues) -> NDArray[np.bool_]:
+    names = [item.name.rpartition(".")[2] for item in run.items]
+    return np.array(
+        [
+            item.role == "attention.key" and "bias" in name
+            for item, name in zip(run.items, names, strict=True)
+        ],
+        bool,
+    )
+
+
 def _relative(x: Floats, y: Floats, scale: Floats | float) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         larger = np.maximum(np.maximum(np.abs(x), np.abs(y)), scale)
@@ -122,7 +166,7 @@ def _relative(x: Floats, y: Floats, scale: Floats | float) -> Floats:
 
 def _gradient_scale(a: RunValues, b: RunValues) -> Floats:
     """Return the smallest scale for gradients at each step, because some gradients are only rounding errors of 0."""
-    least = max(LEAST_GRADIENT, 4 * epsilon(a, b))
+    least = max(LEAST_GRADIENT, 4 * compute_epsilon(a, b))
     whole = [np.sqrt(np.nansum(run.values["gradient"] ** 2, axis=1)) for run in (a, b)]
     return least * np.fmax(*whole)[:, None]
 
@@ -139,7 +183,7 @@ def unjudged(a: RunValues, b: RunValues) -> NDArray[np.bool_]:
     ]
     if "gradient" not in a.values or "gradient" not in b.values:
         return np.array(keys, bool)
-    unit = min(BASE["gradient"][0] * epsilon(a, b), LARGEST_ROUNDING)
+    unit = min(BASE["gradient"][0] * compute_epsilon(a, b), LARGEST_ROUNDING)
     rounded = np.zeros(len(keys), bool)
     for run in (a, b):
         gradient = run.values["gradient"]
@@ -159,12 +203,21 @@ class Floor:
         tolerance: float = 0.0,
         control: Mapping[str, Floats] | None = None,
         step_unit: float = 0.0,
+        compute_unit: float = 0.0,
     ) -> None:
         self._base = {stage: base(stage, unit) for stage in stages}
-        coarse = {stage: base(stage, step_unit) for stage in LIMIT if stage in self._base}
-        coarse |= {stage: STEP_UNITS * step_unit for stage in coarse if stage in OF_STEP}
-        self._raise(coarse, [stage for stage in coarse if stage in (*OF_STEP, "weights_after")])
-        self._coarse = coarse  # floors of all stages after the first step
+        compared = [stage for stage in LIMIT if stage in self._base]
+        steps = {stage: base(stage, step_unit) for stage in compared}
+        steps |= {stage: STEP_UNITS * step_unit for stage in compared if stage in OF_STEP}
+        computed = {stage: base(stage, compute_unit) for stage in compared}
+        if compute_unit > unit:  # the weights of tensors that are 0 at first differ as much as their steps
+            computed |= {stage: LIMIT[stage] for stage in compared if stage.startswith("weights")}
+        self._raise(steps, [stage for stage in compared if stage in (*OF_STEP, "weights_after")])
+        self._raise(
+            computed, [stage for stage in compared if stage in ("gradient", *OF_STEP, "weights_after")]
+        )
+        # The floors of all stages after the first step
+        self._coarse = {stage: max(steps[stage], computed[stage]) for stage in compared}
         self._level = {stage: value / JUMP for stage, value in self._base.items()}
         self._tolerance, self._control = tolerance, control or {}
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.compare.alignment import Aligned
-from normgrowth.compare.noise import LIMIT, Floor
+from normgrowth.compare.noise import LIMIT, Floor, only_rounding
 from normgrowth.compare.result import Noise, Parting
 from normgrowth.compare.step_stages import STAGES
 
@@ -38,6 +38,8 @@ def judge(
         stage: np.where(unjudged, np.nan, values) if stage in AMPLIFIED else values
         for stage, values in differences.items()
     }
+    if "gradient" in counted:
+        counted["gradient"] = np.where(only_rounding(pair.a, pair.b), np.nan, counted["gradient"])
     floors = {stage: np.zeros(len(steps)) for stage in stages}
     beyond = {stage: np.zeros(values.shape, bool) for stage, values in counted.items()}
     first: int | None = None

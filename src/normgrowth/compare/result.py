@@ -17,6 +17,8 @@ class Side:
     parameters: str = ""
     ranks: int = 1
     dtypes: dict[str, int] = field(default_factory=dict)  # number of tensors of each dtype
+    compute_dtypes: tuple[str, ...] = ()  # of the forward passes, other than those of the weights
+    left_out: int = 0  # the number of tensors of the model that are not counted
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,24 @@ class Parting:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A setting of the optimizer that differs between the runs, with its values as text."""
+
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """A cause with its evidence.
 
     tensors, of: the tensors that differ at the step, and the number of compared tensors.
     a, b: the values of the first of these tensors, or the thresholds of gradient clipping.
-    factor: b over a, if one factor fits all of these tensors.
+    cosines: the cosines of its gradient, or of its step, to its weights in a and b; None if unknown.
+    factor: b over a, if one factor fits all of these tensors; for "part", the factor of the others after clipping.
     group: what the tensors have in common ("layer 3", "role norm").
+    outliers: tensors that differ by another factor.
     only_a: tensors that only a has, or whose value is 0 in b. only_b: likewise.
     run: the run that deviates, if it can be determined. ranks: number of processes of this run, else the larger number.
     dtype: the dtype of this run, if it matters.
@@ -126,13 +139,16 @@ class Diagnosis:
     ranks: int = 1
     dtype: str = ""
     previous: int | None = None
+    cosines: tuple[float, float] | None = None
+    outliers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Noise:
     """The largest relative difference of the weights before the runs diverge, and its growth per step.
 
-    growth: None if unknown. source: what the noise floor is based on ("dtypes", "control"). blind_from: the step from
+    growth: None if unknown. source: what the noise floor is based on ("dtypes", "control"); "dtypes" if the control run
+    is identical to a. blind_from: the step from
     which amplified rounding may hide smaller faults; None if there is no such step.
     """
 
@@ -150,8 +166,9 @@ class Comparison(Result):
     """Where two runs diverge, and their growth: one row per layer, and a last row for the model.
 
     matched: growth is compared at the same step, the last common one. partings: the first difference of each stage,
-    earliest first; empty if the runs agree. diagnoses: causes, earliest first. The records contain the relative
-    difference of each tensor, step and stage (run "difference") and the noise floor (run "floor").
+    earliest first; empty if the runs agree. diagnoses: causes, earliest first. settings: those of the optimizers that
+    differ. The records contain the relative difference of each tensor, step and stage (run "difference") and the noise
+    floor (run "floor").
     """
 
     kind: ClassVar[str] = "comparison"
@@ -167,6 +184,7 @@ class Comparison(Result):
     noise: Noise = field(default_factory=Noise)
     tolerance: float = 0.0
     control: str = ""
+    settings: tuple[Setting, ...] = ()
 
     def __repr__(self) -> str:
         """Return one line: the runs, and the step and cause of the first difference."""

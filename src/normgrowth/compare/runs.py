@@ -7,8 +7,18 @@ import numpy as np
 
 from normgrowth.compare.alignment import Aligned, aligned
 from normgrowth.compare.diagnosis import diagnose
-from normgrowth.compare.noise import Floats, Floor, differences, epsilon, step_unit, unjudged
-from normgrowth.compare.partings import Judged, judge, noise_before
+from normgrowth.compare.noise import (
+    Floats,
+    Floor,
+    compute_epsilon,
+    differences,
+    epsilon,
+    only_rounding,
+    step_unit,
+    unjudged,
+)
+from normgrowth.compare.optimizer_settings import differing_settings
+from normgrowth.compare.partings import OF_SUMS, Judged, judge, noise_before
 from normgrowth.compare.result import Alignment, Comparison, Side
 from normgrowth.compare.side_by_side import growth_side_by_side
 from normgrowth.compare.step_stages import STAGES, levels_in, run_values
@@ -37,8 +47,10 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
         found = {stage: values for stage, values in found.items() if stage == "weights_after"}
     found = {stage: found[stage] for stage in STAGES if stage in found and np.isfinite(found[stage]).any()}
     exempt = unjudged(pair.a, pair.b)
-    seen = None if third is None else _of_control(pair, aligned(pair.a, run_values(third, level)), exempt)
-    floor = Floor(epsilon(pair.a, pair.b), list(found), tolerance, seen, step_unit(pair.a, pair.b))
+    seen = {} if third is None else _of_control(pair, aligned(pair.a, run_values(third, level)), exempt)
+    units = step_unit(pair.a, pair.b), compute_epsilon(pair.a, pair.b)
+    floor = Floor(epsilon(pair.a, pair.b), list(found), tolerance, seen, *units)
+    settings = differing_settings(pair.a, pair.b)
     judged = judge(pair, found, exempt, floor)
     return Comparison(
         records=Records.joined([growth.records, *_records(pair, judged, level)]),
@@ -48,10 +60,11 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
         rows=growth.rows,
         alignment=_alignment(pair, level, list(found)),
         partings=judged.partings,
-        diagnoses=diagnose(pair, judged),
-        noise=noise_before(judged, exempt, pair.a.steps, "dtypes" if third is None else "control"),
+        diagnoses=diagnose(pair, judged, settings),
+        noise=noise_before(judged, exempt, pair.a.steps, "control" if seen else "dtypes"),
         tolerance=tolerance,
         control="" if third is None else third.source or third.run,
+        settings=settings,
         provenance=Provenance.now(),
     )
 
@@ -80,12 +93,17 @@ def _common_level(traces: list[Trace]) -> str:
 
 
 def _of_control(pair: Aligned, control: Aligned, exempt: np.ndarray) -> dict[str, Floats]:
-    """Return for each stage the largest difference between the first run and the control up to each step."""
+    """Return for each stage the largest difference between the first run and the control up to each step.
+
+    Stages without a difference are left out: a run that is repeated exactly does not show how large rounding is.
+    """
     place = {name: i for i, name in enumerate(pair.names)}
     kept = [i for i, name in enumerate(control.names) if name in place and not exempt[place[name]]]
     found = {}
     for stage, values in differences(control.a, control.b).items():
-        if not np.isfinite(values[:, kept]).any():
+        if stage == "gradient":
+            values = np.where(only_rounding(control.a, control.b), 0.0, values)
+        if not (values[:, kept] > OF_SUMS).any():
             continue
         largest = np.fmax.reduce(np.nan_to_num(values[:, kept]), axis=1)
         at = np.searchsorted(control.a.steps, pair.a.steps, side="right")

@@ -86,6 +86,8 @@ def growth_side_by_side(a: Trace, b: Trace) -> GrowthSideBySide:
             trace.parameters,
             trace.ranks,
             trace.counted.dtypes if trace.counted else {},
+            trace.compute_dtypes,
+            trace.counted.of_tensors - trace.counted.tensors if trace.counted else 0,
         )
         for trace, step in zip(traces, steps, strict=True)
     ]

@@ -1,13 +1,14 @@
 """The stages of an optimizer step in causal order, and the measured values of each stage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.records import Records, coded
+from normgrowth.schedules import OptimizerGroup
 from normgrowth.text import natural_order
 from normgrowth.trace.result import Trace
 
@@ -56,7 +57,8 @@ class Item:
 class RunValues:
     """The norms of each stage of a run, steps × items; NaN if not measured.
 
-    alignment: cos(step, weights). infinite: whether the weights contain NaN or infinite values, steps × items.
+    alignment: cos(step, weights). gradient_alignment: cos(gradient, weights), if recorded.
+    infinite: whether the weights contain NaN or infinite values, steps × items.
     """
 
     steps: NDArray[np.int64]
@@ -67,22 +69,23 @@ class RunValues:
     tracked: bool
     ranks: int
     dtypes: Mapping[str, int]
+    gradient_alignment: Floats
     optimizer: str = ""  # its class
+    optimizer_groups: tuple[OptimizerGroup, ...] = ()
+    compute_dtypes: tuple[str, ...] = ()  # of the forward passes, other than those of the weights
 
     def at(self, steps: Sequence[int], places: Sequence[int]) -> "RunValues":
         """Return the given steps and items, in the given order; places must be >= 0."""
         rows = np.searchsorted(self.steps, np.asarray(steps, np.int64))
         chosen = np.ix_(rows, np.asarray(places, np.intp))
-        return RunValues(
-            self.steps[rows],
-            [self.items[place] for place in places],
-            {stage: values[chosen] for stage, values in self.values.items()},
-            self.alignment[chosen],
-            self.infinite[chosen],
-            self.tracked,
-            self.ranks,
-            self.dtypes,
-            self.optimizer,
+        return replace(
+            self,
+            steps=self.steps[rows],
+            items=[self.items[place] for place in places],
+            values={stage: values[chosen] for stage, values in self.values.items()},
+            alignment=self.alignment[chosen],
+            infinite=self.infinite[chosen],
+            gradient_alignment=self.gradient_alignment[chosen],
         )
 
 
@@ -119,7 +122,10 @@ def run_values(trace: Trace, level: str) -> RunValues:
         trace.tracked,
         trace.ranks,
         dtypes,
+        read.grid("gradient_alignment"),
         trace.optimizer,
+        trace.optimizer_groups,
+        trace.compute_dtypes,
     )
 
 

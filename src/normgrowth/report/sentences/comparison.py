@@ -2,7 +2,7 @@
 
 from normgrowth.compare.result import Comparison
 from normgrowth.report.difference_grid import IDENTICAL
-from normgrowth.report.sentences.parting_cause import cause, some
+from normgrowth.report.sentences.parting_cause import cause, optimizer_settings, some
 from normgrowth.text import visible
 
 
@@ -27,12 +27,17 @@ def verdict(result: Comparison) -> list[str]:
     if not result.judged:
         said = ["The runs share no step or no tensor, so they cannot be compared."]
     elif result.parted:
-        said = [cause(one, result.partings) for one in result.diagnoses]
+        said = [cause(one, result.partings, result.settings) for one in result.diagnoses]
     else:
         said = [_agreement(result)]
+    said += _left_out(result)
     if aligned.renamed:
         pairs = [f"{visible(a)} is called {visible(b)} in b" for a, b in aligned.renamed.items()]
         said.append(f"{some(pairs)}.")
+    if result.settings and not any(one.cause == "optimizer" for one in result.diagnoses):
+        said.append(optimizer_settings(result.settings))
+    if result.control and result.noise.source != "control":
+        said.append("The control run is identical to a, so the noise floor follows from the dtypes alone.")
     for run, names in (("a", aligned.only_a), ("b", aligned.only_b)):
         if names:
             said.append(f"Only {run} has {some(list(map(visible, names)))}.")
@@ -42,6 +47,19 @@ def verdict(result: Comparison) -> list[str]:
             "compare more steps in between, or give a control run."
         )
     return said
+
+
+def _left_out(result: Comparison) -> list[str]:
+    """Which parameters were compared, if others were not measured."""
+    measured = [
+        visible(side.parameters) for side in (result.a, result.b) if side.left_out and side.parameters
+    ]
+    if not measured or not result.judged:
+        return []
+    return [
+        f"Only some parameters were measured: {' and '.join(dict.fromkeys(measured))}. Differences in the others are "
+        'not found; include="all" measures all.'
+    ]
 
 
 def _agreement(result: Comparison) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isclose, log2, sqrt
 
-from normgrowth.compare.result import Diagnosis, Parting
+from normgrowth.compare.result import Diagnosis, Parting, Setting
 from normgrowth.report.difference_grid import TITLES
 from normgrowth.report.numbers import number, times
 from normgrowth.text import visible
@@ -12,10 +12,36 @@ NAMED = 3  # tensors that a sentence names
 DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def cause(one: Diagnosis, partings: Sequence[Parting] = ()) -> str:
-    """One cause as a sentence, with its evidence and what to check. partings: the first differences of all stages."""
+def cause(one: Diagnosis, partings: Sequence[Parting] = (), settings: Sequence[Setting] = ()) -> str:
+    """One cause as a sentence, with its evidence and what to check.
+
+    partings: the first differences of all stages. settings: settings of the optimizers that differ.
+    """
     said = f"The runs diverge at step {one.step:,}: {CAUSES[one.cause](one)}"
-    return f"{said} {_inputs(one, partings)}" if one.cause == "learning_rate" else said
+    if one.cause == "learning_rate":
+        return f"{said} {_inputs(one, partings)}"
+    if one.cause == "optimizer":
+        return f"{said} {optimizer_settings(settings) or _unknown_setting(one)}"
+    return said
+
+
+def optimizer_settings(settings: Sequence[Setting]) -> str:
+    """The settings of the optimizers that differ, as a sentence; "" if there are none."""
+    if not settings:
+        return ""
+    values = [f"{visible(one.name)} {visible(one.a)} in a, {visible(one.b)} in b" for one in settings]
+    return f"The optimizers have different settings: {'; '.join(values)}."
+
+
+def _unknown_setting(one: Diagnosis) -> str:
+    """What may be different if no recorded setting is."""
+    said = "A different optimizer, betas, epsilon or optimizer state?"
+    if one.cosines is not None and _same_norm(one):
+        return (
+            f"{said} Or negated or permuted gradients, which have the same norms? NormTracker(optimizer_state=True) "
+            "also records their cosine to the weights."
+        )
+    return f"{said} Earlier steps agree: betas or momentum?" if one.previous else said
 
 
 def _inputs(one: Diagnosis, partings: Sequence[Parting]) -> str:
@@ -30,9 +56,15 @@ def _inputs(one: Diagnosis, partings: Sequence[Parting]) -> str:
 
 
 def _initialization(one: Diagnosis) -> str:
+    if one.factor is None:
+        return (
+            f"different initialization. Weights of {_share(one)} differ before the first update, most in "
+            f"{_values(one)}. Use the same seed or the same initial checkpoint."
+        )
+    where = f" of {one.group}" if one.group else ""
     return (
-        f"different initialization. Weights of {_share(one)} differ before the first update, most in {_values(one)}. "
-        "Use the same seed or the same initial checkpoint."
+        f"different initialization{where}. Weights of {_share(one)} are ×{_factor(one.factor)} in b before the first "
+        f"update, such as {_values(one)}. Check the scale with which they are initialized."
     )
 
 
@@ -56,20 +88,26 @@ def _outside(one: Diagnosis) -> str:
 
 
 def _between(one: Diagnosis) -> str:
+    advice = (
+        "Earlier stages of this step agree within their noise floors; compare more steps."
+        if one.previous is not None and one.step - one.previous == 1
+        else "Track both runs with NormTracker(every=1) to see it."
+    )
     before = (
         "" if one.previous is None else f" They agree at step {one.previous:,}: the cause is between the two."
     )
     return (
         f"the {TITLES[one.stage]} of {_share(one)} {_differs(one.stage)} by more than rounding explains, most in "
         f"{_values(one)}."
-        f"{before} Track both runs with NormTracker(every=1) to see it."
+        f"{before} {advice}"
     )
 
 
 def _gradient_factor(one: Diagnosis) -> str:
     factor = one.factor or 1.0
+    without = f" except {some(list(map(visible, one.outliers)))}" if one.outliers else ""
     return (
-        f"gradients of all tensors are ×{_factor(factor)} in b ({_share(one)}, such as {_values(one)}). "
+        f"gradients of all tensors{without} are ×{_factor(factor)} in b ({_share(one)}, such as {_values(one)}). "
         f"{_factor_hint(factor, one.ranks)}"
     )
 
@@ -118,9 +156,11 @@ def _averaging(one: Diagnosis) -> str:
 def _untied(one: Diagnosis) -> str:
     names = some([visible(name) for name in (*one.only_a, *one.only_b)])
     other = "b" if one.run == "a" else "a"
+    more = len(one.tensors) - 1
+    rest = f", as do those of {more} other tensors, so the two have other initial values" if more else ""
     return (
-        f"weights that are tied in {other} are not tied in {one.run}. The gradient of {_values(one)} differs, and only "
-        f"{one.run} has {names}."
+        f"weights that are tied in {other} are not tied in {one.run}, and only {one.run} has {names}. The gradient of "
+        f"{_values(one)} differs{rest}."
     )
 
 
@@ -137,17 +177,31 @@ def _still(one: Diagnosis) -> str:
 
 def _part(one: Diagnosis) -> str:
     where = f"of {one.group} " if one.group else ""
+    others = "Those of the other tensors agree up to rounding"
+    if one.factor is not None:
+        others += f" except for ×{_factor(one.factor)}, because both runs clip the gradient norm of the model"
     return (
-        f"gradients {where}differ first: {_share(one)}, most in {_values(one)}. Those of the other tensors agree up to "
-        "rounding, so check the computations that involve only these tensors."
+        f"gradients {where}differ first: {_share(one)}, most in {_values(one)}. {others}, so check the "
+        "computations that involve only these tensors."
+    )
+
+
+def _precision(one: Diagnosis) -> str:
+    other = "b" if one.run == "a" else "a"
+    return (
+        f"{one.run} computes in {DTYPES.get(one.dtype, one.dtype)}, as with autocast, and {other} does not. Gradients "
+        f"of {_share(one)} differ by no more than its rounding explains, most in {_values(one)}."
     )
 
 
 def _data(one: Diagnosis) -> str:
+    first = one.previous is None or one.step <= 1
+    initial = ", and the initial weights: permuted or negated ones have the same norms" if first else ""
     return (
         f"different data, random numbers or computation from step {one.step:,} on. Gradients of {_share(one)} differ "
-        f"with no common factor, most in {_values(one)}; weights agree before. Check the order of the data, the "
-        "sampler of each rank, the seed of dropout, the weights of the loss and the model's configuration."
+        f"with no common factor, most in {_values(one)}; norms of weights agree before. Check the order of the data, "
+        "the sampler of each rank, the seed of dropout, the weights of the loss and the model's configuration"
+        f"{initial}."
     )
 
 
@@ -177,7 +231,7 @@ def _decay(one: Diagnosis) -> str:
 def _decay_kind(one: Diagnosis) -> str:
     return (
         f"weight decay is added to the gradient in {one.run} and decoupled from it in the other run, for "
-        f"{_share(one)} ({_names(one)}). Adam versus AdamW?"
+        f"{_share(one)} ({_names(one)})."
     )
 
 
@@ -190,10 +244,11 @@ def _rounding(one: Diagnosis) -> str:
 
 def _optimizer(one: Diagnosis) -> str:
     factor = f", by a factor of {_factor(one.factor)} in b" if one.factor else ""
-    first = " Earlier steps agree: betas or momentum?" if one.previous else ""
+    if one.stage.startswith("weights"):
+        return f"different steps. The {TITLES[one.stage]} of {_share(one)} differ, most in {_values(one)}."
     return (
-        f"equal gradients but different steps. Learning rates and decay agree; the steps of {_share(one)} "
-        f"differ{factor}, most in {_values(one)}. A different optimizer, betas, epsilon or optimizer state?{first}"
+        f"gradient norms agree but steps differ. Learning rates and decay agree; the steps of {_share(one)} "
+        f"differ{factor}, most in {_values(one)}."
     )
 
 
@@ -206,6 +261,7 @@ CAUSES = {
     "gradient_factor": _gradient_factor,
     "local_clipping": _local_clipping,
     "clipping": _clipping,
+    "precision": _precision,
     "averaging": _averaging,
     "untied": _untied,
     "still": _still,
@@ -227,6 +283,7 @@ SHORT = {
     "gradient_factor": "gradients differ by a factor",
     "still": "some tensors do not move",
     "part": "gradients of some tensors",
+    "precision": "computation in another dtype",
 }
 
 
@@ -248,11 +305,22 @@ def _names(one: Diagnosis) -> str:
 
 
 def _values(one: Diagnosis) -> str:
-    """The tensor that differs most, with its values in both runs."""
+    """The tensor that differs most, with its values in both runs, or with its cosines if only its direction differs."""
     name = visible(one.tensors[0]) if one.tensors else "-"
     if one.a is None or one.b is None:
         return name
+    if one.cosines is not None and _same_norm(one):
+        what = "gradient" if one.stage == "gradient" else "step"
+        a, b = (number(value, 6) for value in one.cosines)
+        return f"{name} (norms agree; the cosine of {what} and weights is {a} in a, {b} in b)"
     return f"{name} ({number(one.a, 6)} in a, {number(one.b, 6)} in b)"
+
+
+def _same_norm(one: Diagnosis) -> bool:
+    """Whether the norms of the tensor that differs most explain less than half of its difference."""
+    if one.a is None or one.b is None:
+        return False
+    return abs(one.a - one.b) < one.difference / 2 * max(one.a, one.b)
 
 
 def some(names: list[str]) -> str:
@@ -262,4 +330,6 @@ def some(names: list[str]) -> str:
 
 def _factor(factor: float) -> str:
     near = round(factor) or 1
-    return str(near) if isclose(factor, near, rel_tol=1e-4) else times(factor)
+    if near != 1 and isclose(factor, near, rel_tol=1e-4):
+        return str(near)
+    return times(factor) if abs(factor - 1) > 1e-3 else f"{factor:.7g}"
