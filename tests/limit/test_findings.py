@@ -1,12 +1,13 @@
 """What a limit reports: masks that are finite numbers, and values that leave torch."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 import normgrowth
 from normgrowth.limit.limit_findings import PassFinding, messages
@@ -56,6 +57,97 @@ def test_a_finite_mask_is_a_finding_and_the_limit_is_that_of_the_network(value, 
     masked.model.load_state_dict(model.state_dict())
     assert not torch.allclose(found, masked(x))  # the future is seen, as the finding says
     assert masked.findings == []
+
+
+WRITTEN = {
+    "masked_fill": lambda scores, later, value: scores.masked_fill(later, value),
+    "where": lambda scores, later, value: torch.where(later, value, scores),
+    "index_put": lambda scores, later, value: scores.clone().masked_scatter(
+        later, torch.full(later.shape, value, dtype=scores.dtype)
+    ),
+    "assigned": lambda scores, later, value: scores.index_put(
+        (later,), torch.tensor(value, dtype=scores.dtype)
+    ),
+    "added": lambda scores, later, value: scores + value * later.to(scores.dtype),
+    "subtracted": lambda scores, later, value: scores - -value * later.to(scores.dtype),
+    "multiplied": lambda scores, later, value: scores * (~later) + value * later.to(scores.dtype),
+    "beside ALiBi": lambda scores, later, value: (
+        scores - torch.arange(TOKENS, dtype=scores.dtype) + value * later.to(scores.dtype)
+    ),
+    "ALiBi in one constant": lambda scores, later, value: (
+        scores + (value * later.to(scores.dtype) - torch.arange(TOKENS, dtype=scores.dtype))
+    ),
+}
+LAST_KEY = {
+    "scatter": lambda scores, value: scores.scatter(-1, torch.full((TOKENS, 1), TOKENS - 1), value),
+    "slice": lambda scores, value: written(scores, value),
+    "slice of a tensor": lambda scores, value: written(scores, torch.tensor(value, dtype=scores.dtype)),
+    "pad": lambda scores, value: pad(scores[:, :-1], (0, 1), value=value),
+    "index_fill": lambda scores, value: scores.index_fill(-1, torch.tensor([TOKENS - 1]), value),
+}
+
+
+def written(scores, value):
+    scores = scores.clone()
+    scores[:, -1] = value
+    return scores
+
+
+class Written(nn.Module):
+    """One head whose scores are masked in one of many ways."""
+
+    def __init__(self, write, value: float) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
+        self.write, self.value = write, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).T
+        later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
+        arguments = (scores, later, self.value) if self.write in WRITTEN.values() else (scores, self.value)
+        return self.write(*arguments).softmax(-1) @ self.v(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("value", [-1e4, -5e4, -1e9])
+@pytest.mark.parametrize("write", [*WRITTEN, *LAST_KEY])
+def test_finite_masks_in_every_precision_and_of_every_way_to_write_them(write, value, dtype):
+    if dtype is torch.float16 and value < torch.finfo(dtype).min:
+        return  # minus infinity in float16
+    model = Written((WRITTEN | LAST_KEY)[write], value).to(dtype)
+    x = torch.randn(TOKENS, SIZE).to(dtype)
+    wide = copy.deepcopy(model).double()
+    with torch.no_grad(), normgrowth.scaled_weights(wide, 1e7):
+        scaled = wide(x.double()) / 1e7
+    limit = saturated(model)
+    assert float((limit(x).double() - scaled).norm() / scaled.norm()) < 0.02
+    assert {finding.kind for finding in limit.findings} == {"finite_mask"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_finite_masks_under_autocast(dtype):
+    model = Written(WRITTEN["masked_fill"], -5e4)
+    x = torch.randn(TOKENS, SIZE)
+    limit = saturated(model)
+    with torch.autocast("cpu", dtype):
+        found = limit(x)
+    with torch.no_grad(), normgrowth.scaled_weights(model, 1e5):
+        scaled = model(x) / 1e5
+    assert float((found.float() - scaled).norm() / scaled.norm()) < 0.02
+    assert [finding.kind for finding in limit.findings] == ["finite_mask"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("write", ["masked_fill", "where", "assigned", "added", "ALiBi in one constant"])
+def test_the_minimum_of_sixteen_bits_is_a_mask(write, dtype):
+    model = Written(WRITTEN[write], torch.finfo(dtype).min).to(dtype)
+    x = torch.randn(TOKENS, SIZE).to(dtype)
+    wide = copy.deepcopy(model).double()
+    wide.write, wide.value = WRITTEN["masked_fill"], -math.inf
+    expected = saturated(wide)(x.double())
+    limit = saturated(model)
+    assert float((limit(x).double() - expected).norm() / expected.norm()) < 0.02
+    assert limit.findings == []
 
 
 @pytest.mark.parametrize("value", [-math.inf, torch.finfo(torch.float64).min, -1e30])

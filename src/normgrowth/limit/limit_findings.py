@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-FINITE_MASK = -1e3  # a tensor of zeros and constants at or below this is considered a mask
+FINITE_MASK = -1e3  # a tensor of small values and constants at or below this is considered a mask
+APART = 8  # the masking values are at least this many times as large as the others, such as a position bias
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,18 @@ def messages(findings: Iterable[PassFinding]) -> list[str]:
 
 
 def finite_mask(value: Tensor) -> float | None:
-    """The largest masking value of an additive mask of zeros and large negative numbers; None for other tensors."""
-    if not value.is_floating_point() or value.numel() == 0 or not float(value.amin()) <= FINITE_MASK:
+    """The largest masking value of an additive mask of small and large negative numbers; None for other tensors."""
+    if not value.is_floating_point() or value.numel() == 0:
         return None
-    large = value <= FINITE_MASK
-    if value.numel() > 1 and not bool((large | (value == 0)).all()):
-        return None
-    return float(value.masked_fill(~large, -torch.inf).amax())
+    least = float(value.amin())
+    for bound in (FINITE_MASK, 10 * FINITE_MASK):  # the second for position biases at or below the first
+        if not least <= bound:
+            return None
+        large = value <= bound
+        found = float(value.masked_fill(~large, -torch.inf).amax())
+        if APART * float(value.masked_fill(large, 0.0).abs().amax()) <= -found:
+            return found
+    return None
 
 
 class LeavingTorch(TorchFunctionMode):

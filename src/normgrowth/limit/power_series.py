@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 ZERO = Fraction(0)
-MASK = (
-    -1e29
-)  # a constant below this, or below half of its dtype's minimum, is a mask and treated as minus infinity
+MASK = -1e29  # a constant at or below this is a mask and treated as minus infinity
+HALF_MASK = 0.95 * torch.finfo(torch.float16).min  # the same for float16: -5e4 is an ordinary number
 
 
 # Term and Exponential are immutable by convention: creating frozen dataclasses takes longer than arithmetic on a small
@@ -199,7 +198,7 @@ def all_nonzero(value: Tensor) -> bool:
 
 def mask_bound(dtype: torch.dtype) -> float:
     """The bound for masks: a constant at or below it is a mask (-inf, finfo.min, -1e30)."""
-    return max(MASK, torch.finfo(dtype).min / 2) if dtype.is_floating_point else MASK
+    return HALF_MASK if dtype == torch.float16 else MASK
 
 
 def hides(value: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from normgrowth.limit.dispatch.schemas import OpSchema
 from normgrowth.limit.power_series import mask_bound, masked
 
 EXACT = "_normgrowth_exact"  # storage attribute with the float32 values of a rounded constant
-HALF_MASK = mask_bound(torch.float16)
 WIDE_MASK = torch.finfo(torch.float32).min
 
 
@@ -53,20 +52,20 @@ def exact_constant(value: Any, run: object) -> Any:
     return value.float() if exact is None else same_place(value, exact)
 
 
-def exact_argument(value: Any, run: object) -> Any:
-    """A constant in float32 for a rule. Masks get the minimum of float32."""
+def exact_argument(value: Any, run: object, dtype: torch.dtype) -> Any:
+    """A constant in float32 for a rule. Masks get the minimum of float32. dtype: the dtype that bounds a number."""
     if isinstance(value, torch.dtype):
         return wide(value)
     if isinstance(value, float):  # the mask value of float16 is an ordinary number in float32
-        return WIDE_MASK if -math.inf < value <= HALF_MASK else value
+        return WIDE_MASK if -math.inf < value <= mask_bound(dtype) else value
     if not isinstance(value, Tensor) or value.dtype not in HALVES:
         return value
-    if (exact := remembered(value, run)) is not None:
-        return same_place(value, exact)
-    widened = value.float()
+    exact = remembered(value, run)
+    widened = value.float() if exact is None else same_place(value, exact)
     if (hidden := masked(value)) is None:
         return widened
-    return widened.masked_fill(hidden & value.isfinite(), WIDE_MASK)
+    finite = value.isfinite()
+    return torch.where(finite, widened.masked_fill(hidden & finite, WIDE_MASK), value.float())
 
 
 def result_dtype(

@@ -69,10 +69,12 @@ class LimitMode(TorchDispatchMode):
         marks: Marks = {}
         storages: list[int] = []
         inner: list[int] = []  # storages of the arguments' lower terms
-        # Whether some argument has 16 bits, grows, has an exponentially small part, or is infinite.
-        half = grows = small = endless = False
+        # The narrowest 16-bit dtype of the arguments; whether one grows, has an exponentially small part, is infinite.
+        half: torch.dtype | None = None
+        grows = small = endless = False
         for tensor in tensors:
-            half = half or tensor.dtype in HALVES
+            if tensor.dtype in HALVES and half != torch.float16:
+                half = tensor.dtype
             if (storage := torch_storage(tensor)) is None:
                 continue
             storages.append(storage._cdata)
@@ -96,7 +98,7 @@ class LimitMode(TorchDispatchMode):
         lost = small or (grows and schema.saturates)
         if schema.writes:
             return self._in_place(func, schema, args, kwargs, marks, half, lost, refusal)
-        dtype = result_dtype(schema, args, kwargs, tensors, half) if half or kwargs else None
+        dtype = result_dtype(schema, args, kwargs, tensors, half is not None) if half or kwargs else None
         result = self._ruled(func, schema.name, args, kwargs, marks, dtype, half)
         if isinstance(result, Series):
             return self.attach(_diverging(_losing(result, lost), refusal), storages, dtype, inner)
@@ -112,7 +114,7 @@ class LimitMode(TorchDispatchMode):
         args: Any,
         kwargs: Any,
         marks: Marks,
-        half: bool,
+        half: torch.dtype | None,
         lost: bool,
         refusal: Exception | None,
     ) -> Tensor:
@@ -164,7 +166,7 @@ class LimitMode(TorchDispatchMode):
         kwargs: Any,
         marks: Marks,
         dtype: torch.dtype | None,
-        half: bool,
+        half: torch.dtype | None,
     ) -> Any:
         found = RULES.get(name)
         if found is None:
@@ -178,8 +180,8 @@ class LimitMode(TorchDispatchMode):
         args = tuple([_lifted(value, marks, unfinished) for value in args])
         if kwargs:
             kwargs = {key: _lifted(value, marks, unfinished) for key, value in kwargs.items()}
-        if half or dtype in HALVES:  # rules get series and constants in float32
-            args, kwargs = _map(lambda value: exact_argument(value, self), (args, kwargs))
+        if (narrow := half or (dtype if dtype in HALVES else None)) is not None:
+            args, kwargs = _map(lambda value: exact_argument(value, self, narrow), (args, kwargs))
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
 
     def growth(self, tensor: Tensor) -> DegreeMark | None:

@@ -102,7 +102,7 @@ def sum_of_series(operation: Operation, a: Series, b: Series, alpha: Any = 1) ->
     masks = may_mask(a) or may_mask(b)
     log_unequal_sum(operation, a, b, masks)
     if masks:
-        find_finite_mask(operation, a, b)
+        find_finite_mask(operation, a, b if alpha == 1 else times_constant(b, alpha))
     found = add(a, b, alpha, masks or alpha != 1)
     if found.rest is not None and a.top.degree == b.top.degree:
         _count_cancelled(operation, a, b, found)

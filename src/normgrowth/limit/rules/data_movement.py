@@ -93,7 +93,9 @@ def padded(operation: Operation, x: Series, pad: list[int], value: Any = 0) -> S
     if value == 0:
         return found
     inside = operation(torch.ones_like(x.top.value, dtype=torch.bool), pad, False)
-    return choose(inside, found, as_series(value, x))
+    filling = as_series(value, x)
+    find_finite_mask(operation, x, filling)
+    return choose(inside, found, filling)
 
 
 @rule("embedding")
@@ -128,14 +130,16 @@ def complex_number(operation: Operation, real: Any, imaginary: Any) -> Series:
 
 
 @rule("copy")
-def copy(_: Operation, x: Any, source: Any, *__: Any) -> Series:
-    target, source = as_series(x).top.value, as_series(source)
+def copy(operation: Operation, x: Any, source: Any, *_: Any) -> Series:
+    x, source = as_series(x), as_series(source)
+    find_finite_mask(operation, x, source)
+    target = x.top.value
     return source.move(lambda value: value.to(target.dtype).expand(target.shape).clone())
 
 
 @rule("slice_scatter", "select_scatter", "diagonal_scatter")
 def scattered(operation: Operation, x: Any, source: Any, *args: Any, **kwargs: Any) -> Series:
-    return placed(lambda a, b: operation(a, b, *args, **kwargs), as_series(x), as_series(source))
+    return placed(operation, lambda a, b: operation(a, b, *args, **kwargs), as_series(x), as_series(source))
 
 
 @rule("index_put", "_unsafe_index_put")
@@ -146,13 +150,13 @@ def index_put(operation: Operation, x: Any, indices: Any, values: Any, accumulat
     return (
         combine(put, as_series(x), as_series(values))
         if accumulate
-        else placed(put, as_series(x), as_series(values))
+        else placed(operation, put, as_series(x), as_series(values))
     )
 
 
 @rule("masked_scatter")
 def masked_scatter(operation: Operation, x: Any, mask: Tensor, source: Any) -> Series:
-    return placed(lambda a, b: operation(a, mask, b), as_series(x), as_series(source))
+    return placed(operation, lambda a, b: operation(a, mask, b), as_series(x), as_series(source))
 
 
 @rule("scatter_add", "index_add")
@@ -166,13 +170,16 @@ def scatter(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, 
     if kwargs.get("reduce") is not None:
         raise operation.refuse("no rule for a scatter that multiplies")
     if isinstance(source, Series | Tensor):
-        return placed(lambda a, b: operation(a, dim, index, b, **kwargs), x, as_series(source))
+        return placed(operation, lambda a, b: operation(a, dim, index, b, **kwargs), x, as_series(source))
     filling = torch.full(index.shape, source, dtype=x.top.value.dtype, device=index.device)
-    return placed(lambda a, b: torch.scatter(a, dim, index, b), x, as_series(filling))
+    return placed(operation, lambda a, b: torch.scatter(a, dim, index, b), x, as_series(filling))
 
 
-def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -> Series:
+def placed(
+    operation: Operation, put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series
+) -> Series:
     """x with some elements replaced by values; infinite elements of either stay infinite."""
+    find_finite_mask(operation, x, values)
     edges = [infinite_part(x), infinite_part(values)]
     if edges == [None, None]:
         return combine(put, x, values, moves=True)
@@ -188,7 +195,9 @@ def placed(put: Callable[[Tensor, Tensor], Tensor], x: Series, values: Series) -
 def index_fill(operation: Operation, x: Any, dim: int, index: Tensor, value: Any) -> Series:
     x = as_series(x)
     kept = operation(torch.ones_like(x.top.value, dtype=torch.bool), dim, index, False)
-    return choose(kept, x, as_series(value, x))
+    filling = as_series(value, x)
+    find_finite_mask(operation, x, filling)
+    return choose(kept, x, filling)
 
 
 # --- choices -------------------------------------------------------------------------------------------------
@@ -251,5 +260,6 @@ def made_like(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Any
 def filled(operation: Operation, x: Any, value: Any) -> Any:
     x = as_series(x)
     if not isinstance(value, Series):
+        find_finite_mask(operation, x, as_series(value, x))
         return operation(x.top.value, value)
     return value.map(lambda v: v.to(x.top.value.dtype).expand(x.shape).clone())
