@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from limit.architectures import Double
+from limit.census import default_dtype
 from limit.growing import limit
 from torch import nn
 
@@ -216,3 +217,67 @@ def test_scores_that_are_masked_by_a_product_have_no_lower_orders(second, undeci
     ]
     assert sum(tie.tied for tie in context.ties) == 1 + undecided
     assert sum(tie.undecided for tie in context.ties) == undecided
+
+
+class Undecided(nn.Module):
+    """Attention from which an order is left out that breaks the tie, above a bias that breaks it otherwise."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(4))
+        self.positions = nn.Parameter(torch.tensor([[0.0, 0, 0, 0], [1, 2, -1, 0.5], [-2, 1, 1, 1]]))
+        self.w, self.q, self.k = (nn.Linear(4, 4, bias=False) for _ in range(3))
+        self.out = nn.Linear(3, 4)
+        self.bias = nn.Parameter(torch.tensor([0.0, -3.0, -1.0]))
+        self.use = use
+
+    def forward(self, x):
+        states = self.w(self.token * x[:, :1]) + self.positions  # equal up to the positions, which are lower
+        weights = torch.softmax(self.q(x) @ self.k(states).T + self.bias, -1)
+        return self.use(self, weights)
+
+
+USES = {
+    "argmax": lambda model, p: torch.tensor([1.0, 2.0, 4.0])[p.argmax(-1)] * model.token[0],
+    "comparison": lambda model, p: (p > 0.5) * model.token[0],
+    "square": lambda model, p: p**2,
+    "root": lambda model, p: p.sqrt(),
+    "quotient": lambda model, p: p / p.sum(-1, keepdim=True),
+    "gelu": lambda model, p: torch.nn.functional.gelu(p),
+    "logarithm": lambda model, p: (p + 1).log(),
+    "softmax": lambda model, p: p.softmax(-1),
+    "norm": lambda model, p: torch.nn.functional.layer_norm(p, (3,)),
+    "convolution": lambda model, p: torch.nn.functional.conv1d(p[:, None], torch.full((1, 1, 1), 2.0)),
+    "top two": lambda model, p: (torch.tensor([1.0, 2.0, 4.0])[p.topk(2).indices] * p.topk(2).values).sum(-1),
+    "product with a parameter": lambda model, p: p @ model.out.weight.T,
+    "linear layer": lambda model, p: model.out(p),
+    "sum of products": lambda model, p: (p[:, :, None] * model.out.weight.T).sum(1),
+    "interpolation": lambda model, p: torch.lerp(model.token[:3].expand(3, 3), model.out.weight[:3], p),
+    "copied words": lambda model, p: torch.log(
+        torch.zeros(3, 5).scatter_add(1, torch.tensor([[4, 1, 2]] * 3), p) + 1
+    ),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_is_computed_from_a_tie_that_an_omitted_order_breaks(use):
+    torch.manual_seed(0)
+    with default_dtype(torch.float64):
+        model = Undecided(USES[use])
+        x = torch.randn(3, 4)
+        x[:, 0] = 1.0
+        run = saturated(model)
+        found = run(x)
+        once = saturated(model, orders=1)
+        once(x)
+        distances = []
+        for c in (10.0, 30.0, 100.0, 1000.0):
+            scaled = copy.deepcopy(model)
+            for parameter in scaled.parameters():
+                parameter.data *= c
+            with torch.no_grad():
+                there = scaled(x) / c ** float(run.output_degrees)
+            distances.append(float((there - found).norm() / found.norm()))
+    assert once.doubtful
+    assert not run.doubtful
+    assert min(distances) < 1e-3, distances

@@ -69,7 +69,7 @@ class Series:
     terms: tuple[Term, ...]  # in descending degree, at least one
     rest: Fraction | None = None  # the highest omitted degree; None: nothing was omitted
     zero: bool = False  # exactly 0, so without a degree
-    doubt: bool = False  # attention weights with a tie that an omitted order might break
+    doubt: bool = False  # depends on a tie of attention scores that an omitted order might break
     exponential: Exponential | None = None
     lost: bool = False  # there may be an exponentially small part that was not computed
     exact_zeros: bool = False  # elements that are 0 are exactly 0 even if `lost`, for example after relu
@@ -79,6 +79,9 @@ class Series:
     )
     unfinished: Unfinished | None = None  # deferred orders that `terms` lack; None: none
     known_zeros: bool = False  # for elements that are 0, no power of c was omitted
+    tied: Tensor | None = (
+        None  # with `doubt`, if known: the values if keys of such a tie share their weight equally
+    )
 
     @property
     def top(self) -> Term:
@@ -96,6 +99,11 @@ class Series:
     def is_constant(self) -> bool:
         """Whether it does not depend on c."""
         return self.rest is None and len(self.terms) == 1 and self.top.degree == 0
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it has degree 0 and no lower terms."""
+        return len(self.terms) == 1 and self.top.degree == 0
 
     @property
     def is_given(self) -> bool:
@@ -116,6 +124,7 @@ class Series:
             self.scales,
             self.unfinished,
             self.known_zeros,
+            self.tied,
         )
         for name, value in fields.items():
             setattr(found, name, value)
@@ -125,7 +134,10 @@ class Series:
         """Apply a linear function."""
         terms = tuple([Term(term.degree, f(term.value), term.sources) for term in self.terms])
         lost = self.lost or self.exponential is not None
-        return Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges, self.scales)
+        found = Series(terms, self.rest, self.zero, self.doubt, None, lost, False, self.diverges, self.scales)
+        if self.tied is not None:
+            found.tied = f(self.tied)
+        return found
 
     def move(self, f: Callable[[Tensor], Tensor]) -> "Series":
         """Apply a function that only moves, copies or drops elements."""
@@ -291,6 +303,8 @@ def combine(f: Callable[..., Tensor], *series: Series, moves: bool = False) -> S
     """
     scales = next((s.scales for s in series if s.scales is not None), None)
     found = _combined(f, *series)
+    if found.doubt and any(s.tied is not None for s in series) and all(s.zero or s.is_level for s in series):
+        found.tied = f(*(s.top.value if s.tied is None else s.tied for s in series))
     if scales is not None:
         found = found.changed(scales=scales)
     lost = any(s.lost for s in series)

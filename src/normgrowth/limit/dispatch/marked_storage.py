@@ -38,6 +38,7 @@ class DegreeMark:
     scales: dict[Fraction, Tensor] | None = None
     unfinished: Unfinished | None = None  # only on a storage that one contiguous tensor fills
     known_zeros: bool = False
+    tied: torch.UntypedStorage | None = None
 
     def finish(self) -> None:
         """Compute the deferred lower orders."""
@@ -85,6 +86,7 @@ def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Ser
         mark.scales,
         waiting,
         mark.known_zeros,
+        None if mark.tied is None else same_place(tensor, mark.tied),
     )
 
 
@@ -122,6 +124,7 @@ def mark_of(
         series.scales,
         series.unfinished,
         series.known_zeros,
+        None if series.tied is None else storage_like(series.tied, tensor),
     )
 
 

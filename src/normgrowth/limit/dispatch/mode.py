@@ -37,7 +37,7 @@ from normgrowth.limit.dispatch.marked_storage import (
 )
 from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
 from normgrowth.limit.dispatch.partial_writes import write_part
-from normgrowth.limit.dispatch.schemas import BOUNDING, OpSchema, schema_of
+from normgrowth.limit.dispatch.schemas import BOUNDING, SHAPE_ONLY, WEIGHING, OpSchema, schema_of
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.power_series import Series, constant_series, nonzero, with_all_orders
 
@@ -69,9 +69,10 @@ class LimitMode(TorchDispatchMode):
         marks: Marks = {}
         storages: list[int] = []
         inner: list[int] = []  # storages of the arguments' lower terms
-        # The narrowest 16-bit dtype of the arguments; whether one grows, has an exponentially small part, is infinite.
+        # The narrowest 16-bit dtype of the arguments; whether one grows, has an exponentially small part, is infinite,
+        # or depends on an undecided tie.
         half: torch.dtype | None = None
-        grows = small = endless = False
+        grows = small = endless = doubt = False
         for tensor in tensors:
             if tensor.dtype in HALVES and half != torch.float16:
                 half = tensor.dtype
@@ -85,6 +86,7 @@ class LimitMode(TorchDispatchMode):
                 grows = grows or not mark.zero
                 small = small or mark.lost or mark.exponential is not None
                 endless = endless or mark.diverges is not None
+                doubt = doubt or mark.doubt
         if not marks and not (self.context.attention_only and schema.softmax):
             return self._plain(func, schema, args, kwargs)
         if func is VIEW_AS_DTYPE:
@@ -96,10 +98,13 @@ class LimitMode(TorchDispatchMode):
         refusal = self._diverges(marks, schema.functional, args) if endless else None
         # Whether the result may lack an exponentially small part if the rule does not compute one.
         lost = small or (grows and schema.saturates)
+        doubt = doubt and schema.name not in WEIGHING
         if schema.writes:
-            return self._in_place(func, schema, args, kwargs, marks, half, lost, refusal)
+            return self._in_place(func, schema, args, kwargs, marks, half, lost, doubt, refusal)
         dtype = result_dtype(schema, args, kwargs, tensors, half is not None) if half or kwargs else None
         result = self._ruled(func, schema.name, args, kwargs, marks, dtype, half)
+        if doubt:
+            result = self._doubted(schema.name, result)
         if isinstance(result, Series):
             return self.attach(_diverging(_losing(result, lost), refusal), storages, dtype, inner)
         return _map(
@@ -116,6 +121,7 @@ class LimitMode(TorchDispatchMode):
         marks: Marks,
         half: torch.dtype | None,
         lost: bool,
+        doubt: bool,
         refusal: Exception | None,
     ) -> Tensor:
         """Apply the rule of the out-of-place operation and write its result into the first argument."""
@@ -124,9 +130,21 @@ class LimitMode(TorchDispatchMode):
             raise self.context.refuse(func, "no rule for this way of writing to a tensor")
         functional = getattr(packet, func._overloadname, packet)
         result = self._ruled(functional, schema.functional, args, kwargs, marks, args[0].dtype, half)
+        if doubt:
+            result = self._doubted(schema.functional, result)
         written = _losing(result if isinstance(result, Series) else constant_series(result), lost)
         self._write(args[0], _diverging(written, refusal))
         return args[0]
+
+    def _doubted(self, name: str, result: Any) -> Any:
+        """The result of an operation on values that depend on an undecided tie; counts a result without a mark."""
+        if isinstance(result, SEVERAL):
+            return type(result)([self._doubted(name, value) for value in result])
+        if isinstance(result, Series):
+            return result if result.doubt else result.changed(doubt=True)
+        if not (isinstance(result, Tensor) and not result.numel()) and name not in SHAPE_ONLY:
+            self.context.doubtful += 1
+        return result
 
     def _why_no_draw(self) -> str:
         if self.context.training:

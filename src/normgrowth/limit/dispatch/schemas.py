@@ -26,6 +26,22 @@ SOFTMAXES = {
 # them.
 BOUNDING = {"add", "log", "log1p", "clone", "_to_copy", "where", "masked_fill"}
 BOUNDING |= {"clamp", "clamp_max", "minimum", "reciprocal", "div"}
+# Products that count what an undecided tie of attention weights changes, so that their results are not in doubt.
+WEIGHING = {"mm", "bmm", "mv", "dot", "addmm", "addmv", "baddbmm"}
+# Operations whose results do not depend on finite values of their argument.
+SHAPE_ONLY = {
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "zero",
+    "fill",
+    "full",
+}
+SHAPE_ONLY |= {"new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"}
+SHAPE_ONLY |= {"isnan", "isinf", "isfinite", "isposinf", "isneginf"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Rules for sums and products."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ from normgrowth.limit.power_series import (
     with_all_orders,
     without_zeros,
 )
+
+Entering = Sequence[tuple[Fraction, Callable[[], Tensor]]]
 
 
 def as_series(value: Any, like: Series | None = None) -> Series:
@@ -147,6 +151,36 @@ def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) 
             lost = lost & (term.value == 0)
     if count := open_ties(lost, a, b):
         operation.context.cancelled[operation.context.module] += count
+
+
+def count_cancelled_sums(operation: Operation, found: Series, entering: Entering) -> None:
+    """Count elements of a sum whose leading terms cancel to 0 although an omitted order may remain.
+
+    entering: degrees in descending order, each with a function that returns the elements of the sum that nonzero terms
+    of this degree are added to.
+    """
+    rest = found.rest
+    if rest is None or (found.top.degree == entering[0][0] and all_nonzero(found.top.value)):
+        return
+    open_ = torch.ones_like(found.top.value, dtype=torch.bool)
+    for term in found.terms:
+        if term.degree > rest:
+            open_ &= term.value == 0
+    cancelled = torch.zeros_like(open_)
+    for degree, entered in entering:
+        if not bool(open_.any()):
+            break
+        here = open_ & (entered() != 0)
+        value = found.at(degree)
+        cancelled |= here if value is None else here & (value == 0)
+        open_ &= ~here
+    if count := int(cancelled.sum()):
+        operation.context.cancelled[operation.context.module] += count
+
+
+def indicators(x: Series) -> dict[Fraction, Tensor]:
+    """1 for elements with a term of a degree, else 0."""
+    return {} if x.zero else {term.degree: (term.value != 0).to(torch.float32) for term in x.terms}
 
 
 def open_ties(equal: Tensor, a: Any, b: Any) -> int:

@@ -1,6 +1,9 @@
 """Rules for operations that move values or choose among them."""
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,8 +11,15 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import summed_over, times_constant
-from normgrowth.limit.power_series import Series, Term, all_nonzero, combine, constant_series
-from normgrowth.limit.rules.arithmetic import add, as_series, find_finite_mask, infinite_part
+from normgrowth.limit.power_series import Series, Term, combine, constant_series
+from normgrowth.limit.rules.arithmetic import (
+    add,
+    as_series,
+    count_cancelled_sums,
+    find_finite_mask,
+    indicators,
+    infinite_part,
+)
 
 # fmt: off
 MOVES = (
@@ -34,7 +44,10 @@ LINEAR = (
 )
 # fmt: on
 MOVING = frozenset(MOVES)
-SUMS = frozenset({"sum", "mean", "cumsum", "trace", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d"})
+FOURIER = frozenset({"_fft_c2c", "_fft_r2c", "_fft_c2r"})
+SUMS = frozenset({"sum", "mean", "cumsum", "trace", "col2im", *FOURIER})
+SUMS |= {"avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d", "upsample_bilinear2d"}
+SUMS |= {"upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"}
 EMPTY = torch.Size([0])
 
 
@@ -52,22 +65,16 @@ def linear(operation: Operation, x: Any, *args: Any, **kwargs: Any) -> Any:
         operation.context.coarsest = torch.finfo(torch.float32).eps
     apply = x.move if operation.name in MOVING else x.map
     found = apply(lambda value: operation(value, *args, **kwargs))
-    if x.rest is not None and operation.name in SUMS:
-        _count_cancelled(operation, x, found, args, kwargs)
+    if x.rest is not None and not x.zero and operation.name in SUMS:
+
+        def summed(term: Term) -> Tensor:
+            present = (term.value != 0).to(torch.float32)
+            if operation.name in FOURIER:  # every element of the result is a sum of all elements
+                return present.amax(args[0], keepdim=True)
+            return operation(present, *args, **kwargs)
+
+        count_cancelled_sums(operation, found, [(term.degree, partial(summed, term)) for term in x.terms])
     return found
-
-
-def _count_cancelled(operation: Operation, x: Series, found: Series, args: Any, kwargs: Any) -> None:
-    """Count sums whose leading terms cancel to 0 although an order that was left out may remain."""
-    if x.zero or all_nonzero(found.top.value):
-        return
-    gone = torch.ones_like(found.top.value, dtype=torch.bool)
-    for term in found.terms:
-        if x.rest is None or term.degree > x.rest:
-            gone &= term.value == 0
-    summed = operation((x.top.value != 0).to(torch.float32), *args, **kwargs)
-    if count := int((gone & (summed > 0)).sum()):
-        operation.context.cancelled[operation.context.module] += count
 
 
 @rule("neg")
@@ -148,7 +155,7 @@ def index_put(operation: Operation, x: Any, indices: Any, values: Any, accumulat
         return operation(a, indices, b, accumulate)
 
     return (
-        combine(put, as_series(x), as_series(values))
+        sum_of_two(operation, put, as_series(x), as_series(values))
         if accumulate
         else placed(operation, put, as_series(x), as_series(values))
     )
@@ -161,7 +168,27 @@ def masked_scatter(operation: Operation, x: Any, mask: Tensor, source: Any) -> S
 
 @rule("scatter_add", "index_add")
 def scatter_sum(operation: Operation, x: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Series:
-    return combine(lambda a, b: operation(a, dim, index, b, **kwargs), as_series(x), as_series(source))
+    def summed(a: Tensor, b: Tensor) -> Tensor:
+        return operation(a, dim, index, b, **kwargs)
+
+    return sum_of_two(operation, summed, as_series(x), as_series(source))
+
+
+def sum_of_two(
+    operation: Operation, f: Callable[[Tensor, Tensor], Tensor], x: Series, source: Series
+) -> Series:
+    """A function that is jointly linear in both and adds elements of them; counts sums that cancel."""
+    found = combine(f, x, source)
+    if found.rest is not None:
+        here, there = indicators(x), indicators(source)
+        nothing = [torch.zeros_like(s.top.value, dtype=torch.float32) for s in (x, source)]
+
+        def entered(degree: Fraction) -> Tensor:  # no factor of the source cancels pi
+            return f(here.get(degree, nothing[0]), there.get(degree, nothing[1]) * math.pi)
+
+        degrees = sorted({*here, *there}, reverse=True)
+        count_cancelled_sums(operation, found, [(degree, partial(entered, degree)) for degree in degrees])
+    return found
 
 
 @rule("scatter", "index_copy")

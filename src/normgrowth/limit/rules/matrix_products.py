@@ -7,10 +7,11 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import times_constant
-from normgrowth.limit.power_series import Series, all_nonzero, decided, highest, product
+from normgrowth.limit.power_series import Series, decided, highest, product
 from normgrowth.limit.rules.arithmetic import (
     add,
     as_series,
+    count_cancelled_sums,
     log_unequal_sum,
     scaled_series,
     shortened_series,
@@ -23,10 +24,7 @@ from normgrowth.limit.rules.attention.ties import sized, weigh
 @rule("mm", "bmm", "mv", "dot")
 def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
     a, b = as_series(a), as_series(b)
-    if a.doubt:
-        weigh(operation, a, b)
-    if b.doubt:
-        weigh(operation, *(x.map(lambda v: v.transpose(-1, -2) if v.dim() > 1 else v) for x in (b, a)))
+    _weigh_either(operation, a, b)
     if operation.name == "bmm" and (found := leading_scores(operation, a, b)) is not None:
         return found
     found = sized(product(operation.func, a, b, operation.orders), a, b)
@@ -36,20 +34,22 @@ def matrix_product(operation: Operation, a: Any, b: Any) -> Series:
     return found
 
 
+def _weigh_either(operation: Operation, a: Series, b: Series) -> None:
+    if a.doubt:
+        weigh(operation, a, b)
+    if b.doubt:
+        weigh(operation, *(x.map(lambda v: v.transpose(-1, -2) if v.dim() > 1 else v) for x in (b, a)))
+
+
 def _count_cancelled(operation: Operation, f: Any, found: Series, a: Series, b: Series) -> None:
     """Count sums whose leading products cancel to 0 although an omitted order may remain."""
-    rest, top = found.rest, found.at(a.top.degree + b.top.degree)
-    if rest is None or found.zero or (top is not None and all_nonzero(top)):
+    if found.zero:
         return
-    gone = torch.ones_like(found.top.value, dtype=torch.bool)
-    for term in found.terms:
-        if term.degree > rest:
-            gone &= term.value == 0
-    if not bool(gone.any()):
-        return
-    products = f(*((x.top.value != 0).to(torch.float32) for x in (a, b)))
-    if count := int((gone & (products > 0)).sum()):
-        operation.context.cancelled[operation.context.module] += count
+
+    def entered() -> Tensor:
+        return f(*((x.top.value != 0).to(torch.float32) for x in (a, b)))
+
+    count_cancelled_sums(operation, found, [(a.top.degree + b.top.degree, entered)])
 
 
 def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) -> bool:
@@ -87,6 +87,7 @@ def product_and_sum(
     operation: Operation, x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **_: Any
 ) -> Series:
     a, b = as_series(a), as_series(b)
+    _weigh_either(operation, a, b)
     found = sized(product(torch.matmul, a, b, operation.orders), a, b)
     _count_cancelled(operation, torch.matmul, found, a, b)
     found = found if alpha == 1 else times_constant(found, alpha)
@@ -107,9 +108,13 @@ def product_and_sum(
 
 @rule("convolution", "_convolution")
 def convolution(operation: Operation, x: Any, weight: Any, bias: Any, *args: Any) -> Series:
-    found = product(
-        lambda a, b: operation(a, b, None, *args), as_series(x), as_series(weight), operation.orders
-    )
+    x, weight = as_series(x), as_series(weight)
+
+    def convolved(a: Tensor, b: Tensor) -> Tensor:
+        return operation(a, b, None, *args)
+
+    found = product(convolved, x, weight, operation.orders)
+    _count_cancelled(operation, convolved, found, x, weight)
     if bias is None:
         return found
     shape = (1, -1, *[1] * (len(found.shape) - 2))

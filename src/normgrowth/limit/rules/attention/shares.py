@@ -24,6 +24,7 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
         return Series((Term(ZERO, torch.softmax(value, dim), x.sources),), _below_zero(x))
     visible, sources = alive, 0
     led: Tensor | None = None  # scores whose leading term was processed
+    open_rows = tied = None  # rows with an undecided tie, and the keys that tie there
     for place, term in enumerate(positive):
         sources |= term.sources
         value = _only(term.value, alive)
@@ -43,9 +44,15 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
             break
         led = term.value != 0 if led is None else led | (term.value != 0)
         following = positive[place + 1].degree if place + 1 < len(positive) else ZERO
-        if x.rest is not None and x.rest >= following and not counts.undecided:
+        if x.rest is not None and x.rest >= following:
             # Omitted orders may come before the next term, but they are always below the leading term.
-            counts.undecided = int((open_ & (winners & led).any(dim)).sum())
+            rows = (open_ & (winners & led).any(dim)).unsqueeze(dim)
+            tied = (
+                winners
+                if tied is None or open_rows is None
+                else torch.where(rows & ~open_rows, winners, tied)
+            )
+            open_rows = rows if open_rows is None else open_rows | rows
     assert alive is not None
     found = alive.to(x.top.value.dtype)
     several = found.sum(dim, keepdim=True)
@@ -59,7 +66,11 @@ def shares_of(operation: Operation, x: Series, dim: int, counts: TieCounts) -> S
         counts.uniform = int((several > 1).sum()) if counts.tied else 0
     if counts.tied:
         rest = _below_zero(x) if bool((several > 1).any()) else None
-    shares = Series((Term(ZERO, found, sources),), rest, doubt=counts.undecided > 0)
+    shares = Series((Term(ZERO, found, sources),), rest)
+    if tied is not None and open_rows is not None and (undecided := int(open_rows.sum())):
+        counts.undecided = undecided
+        equal = tied / tied.sum(dim, keepdim=True)
+        shares = replace(shares, doubt=True, tied=torch.where(open_rows, equal.to(found.dtype), found))
     if operation.context.exponentials:
         part, several = _left_behind(x, found, visible, dim)
         known = not (x.lost or x.exponential is not None)

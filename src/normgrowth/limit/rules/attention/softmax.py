@@ -19,7 +19,7 @@ from normgrowth.limit.power_series import (
     without_zeros,
 )
 from normgrowth.limit.rules.arithmetic import add
-from normgrowth.limit.rules.attention.head_groups import at, four_dimensional, groups, one_hot, part_of
+from normgrowth.limit.rules.attention.head_groups import Place, at, four_dimensional, groups, one_hot, part_of
 from normgrowth.limit.rules.attention.shares import shares_of
 from normgrowth.limit.rules.attention.ties import SMALL, TieCounts, rounding_unit, scale_of
 
@@ -56,7 +56,8 @@ def _by_groups(operation: Operation, x: Series, counts: TieCounts) -> Series:
     """Softmax over the last dimension, for some heads at a time."""
     whole = x.map(four_dimensional)
     found = torch.empty(whole.shape, dtype=whole.top.value.dtype, device=whole.top.value.device)
-    sources, rest, doubt = x.top.sources, None, False
+    sources, rest = x.top.sources, None
+    undecided: list[tuple[Place, Tensor]] = []
     simple = not any(float(term.value.amin()) <= mask_bound(term.value.dtype) for term in x.terms[1:])
     for place in groups(whole.shape):
         scores, target = at(whole.top.value, place), at(found, place)
@@ -70,8 +71,18 @@ def _by_groups(operation: Operation, x: Series, counts: TieCounts) -> Series:
         shares = shares_of(operation, part, -1, here := TieCounts())
         target.copy_(shares.top.value)
         counts.add(here)
-        sources, rest, doubt = sources | shares.sources, highest(rest, shares.rest), doubt or shares.doubt
-    return Series((Term(ZERO, found.view(x.shape), sources),), rest, doubt=doubt)
+        sources, rest = sources | shares.sources, highest(rest, shares.rest)
+        if shares.tied is not None:
+            undecided.append((place, shares.tied))
+    tied = found.clone() if undecided else None
+    for place, values in undecided:
+        at(found if tied is None else tied, place).copy_(values)
+    return Series(
+        (Term(ZERO, found.view(x.shape), sources),),
+        rest,
+        doubt=bool(undecided),
+        tied=None if tied is None else tied.view(x.shape),
+    )
 
 
 @rule("_log_softmax")

@@ -115,8 +115,15 @@ def rounding_unit(context: Context, dtype: torch.dtype) -> float:
 
 
 def weigh(operation: Operation, shares: Series, values: Series) -> None:
-    """Count the outputs that an undecided tie may change: none if the tied keys have equal values."""
-    p, v = shares.top.value, values.top.value
+    """Count the outputs that an undecided tie may change: none if the tied keys have equal values.
+
+    A lower term may have broken the tie, so `shares` may have one key of several that tie. Where these are not known,
+    every output counts.
+    """
+    p, v = shares.tied, values.top.value
+    if p is None:
+        operation.context.doubtful += shares.shape[:-1].numel() * (v.shape[-1] if v.dim() > 1 else 1)
+        return
     squares = torch.matmul(p, v.square())
     spread = squares - torch.matmul(p, v).square()
     noise = 4096 * operation.context.eps(v.dtype) * squares.amax(-1, keepdim=True)

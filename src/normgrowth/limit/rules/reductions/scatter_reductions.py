@@ -9,7 +9,7 @@ from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.power_series import Series, combine
 from normgrowth.limit.rules.arithmetic import as_series
 from normgrowth.limit.rules.comparisons import ranks
-from normgrowth.limit.rules.data_movement import choose
+from normgrowth.limit.rules.data_movement import choose, sum_of_two
 
 
 @rule("scatter_reduce")
@@ -29,7 +29,7 @@ def scatter_reduce(
         def reduced(a: Tensor, b: Tensor) -> Tensor:
             return operation(a, dim, index, b, reduce, include_self=include_self)
 
-        return combine(reduced, x, source)
+        return sum_of_two(operation, reduced, x, source)
     if reduce not in ("amax", "amin"):
         raise operation.refuse(f"no rule for scatter_reduce with reduce={reduce!r}")
     if not index.numel():
