@@ -1,12 +1,13 @@
 """Exponentially small parts: of every function that saturates, through other functions, in ratios and logarithms."""
 
+import copy
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 from limit.test_ranking import limit
-from torch import nn
+from torch import Tensor, nn
 
 from normgrowth.limit.saturated import saturated
 
@@ -270,3 +271,69 @@ def test_rows_that_are_all_constant_at_the_leading_order_take_the_next(norm):
     assert (limit_.used_orders, limit_.doubtful) == (3, 0)
     assert limit_.output_degrees == (0 if norm == "layer_norm" else 1)
     assert torch.allclose(found, wanted)
+
+
+LEVELS = torch.tensor([0.0, -0.5, -1.0]).double()  # differences that do not grow
+WEIGHTS = torch.tensor([1.0, 3.0, 0.1]).double()
+
+
+def leveled(a: Tensor) -> Tensor:
+    """Scores of equal growth, and of different constants; all go to minus infinity."""
+    return -a[:, :1].abs() + LEVELS
+
+
+def shared(values: Tensor) -> Tensor:
+    return values / values.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("f", "expected"),
+    [
+        (lambda a: shared(torch.sigmoid(leveled(a))), torch.softmax(LEVELS, -1)),
+        (lambda a: shared(torch.exp(leveled(a))), torch.softmax(LEVELS, -1)),
+        (lambda a: shared(torch.exp(leveled(a)) + torch.exp(leveled(a).flip(-1))), None),
+        (lambda a: torch.sigmoid(leveled(a)).sum(-1).log() + a[:, 0].abs(), torch.logsumexp(LEVELS, -1)),
+        (lambda a: (WEIGHTS * torch.sigmoid(leveled(a))).argmax(-1) * a.abs().amax(-1), None),
+    ],
+    ids=["sigmoids", "exponentials", "sums of two", "logarithm of a sum", "ranking"],
+)
+def test_vanishing_values_of_equal_growth_and_different_constants(f, expected):
+    torch.manual_seed(0)
+    model = Growing(f)
+    x = torch.randn(3, 4).double()
+    limit = saturated(model)
+    found = limit(x)
+    assert limit.doubtful == 0
+    errors = []
+    for c in (30.0, 100.0, 300.0, 1000.0):
+        scaled = copy.deepcopy(model)
+        with torch.no_grad():
+            scaled.layer.weight.mul_(c)
+            errors.append(float((scaled(x) / c ** float(limit.output_degrees) - found).norm()))
+    assert any(error < 1e-6 for error in errors), errors
+    assert expected is None or torch.allclose(found, expected.expand_as(found))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: torch.exp(-a.abs()) + torch.sigmoid(a.abs()),
+        lambda a: (
+            2 * torch.sigmoid(a.abs()) * (1 - torch.sigmoid(a.abs())) - 2 * (1 - torch.sigmoid(a.abs()))
+        ),
+    ],
+    ids=["sum", "product"],
+)
+def test_the_order_of_values_whose_small_parts_cancel_is_undecided(f):
+    limit = saturated(Growing(lambda a: f(a).argmax(-1) * a.abs().amax(-1)))
+    limit(torch.randn(3, 4).double())
+    assert limit.doubtful > 0
+
+
+class Growing(nn.Module):
+    def __init__(self, f) -> None:
+        super().__init__()
+        self.layer, self.f = nn.Linear(4, 4, bias=False).double(), f
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.f(self.layer(x))

@@ -22,6 +22,8 @@ from normgrowth.limit.power_series import (
     Term,
     combine,
     from_parts,
+    highest,
+    nonzero,
     with_all_orders,
 )
 
@@ -69,17 +71,36 @@ def _chosen(first: Tensor, a: Series, b: Series) -> Series:
     return combine(lambda x, y: torch.where(first, x, y), a, b)
 
 
-def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> Exponential | None:
-    """The part with the slower decay, element by element."""
+def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> tuple[Exponential | None, bool]:
+    """The part with the slower decay, element by element; of equal decays, the sum.
+
+    Decays are equal if all growing terms are; a difference of degree 0 is a factor. Also returns whether parts cancel,
+    so that a part with a faster decay would remain, which is not known.
+    """
     if a is None or b is None:
         kept = b if a is None else a
-        return None if kept is None else broadcast(kept, shape)
+        return (None if kept is None else broadcast(kept, shape)), False
     a, b = broadcast(a, shape), broadcast(b, shape)
-    later = combine(lambda x, y: x - y, a.decay, b.decay).sign()
-    first = (b.weight == 0) | ((a.weight != 0) & (later <= 0))
+    difference = combine(lambda x, y: x - y, a.decay, b.decay)
+    later, level = _growing(difference).sign(), difference.at(ZERO)
+    level = torch.zeros_like(a.weight) if level is None else level
+    first = (b.weight == 0) | ((a.weight != 0) & ((later < 0) | ((later == 0) & (level <= 0))))
     both = (a.weight != 0) & (b.weight != 0) & (later == 0)
-    weight = torch.where(both, a.weight + b.weight, torch.where(first, a.weight, b.weight))
-    return Exponential(weight, _chosen(first, a.decay, b.decay))
+    total = a.weight * torch.exp(-level.clamp(min=0)) + b.weight * torch.exp(level.clamp(max=0))
+    weight = torch.where(both, total, torch.where(first, a.weight, b.weight))
+    decay = _chosen(first, a.decay, b.decay)
+    lower = [t.degree for t in difference.terms if t.degree < 0 and nonzero(t.value.masked_fill(~both, 0.0))]
+    if lower:
+        decay = decay.changed(rest=highest(decay.rest, lower[0]))
+    return Exponential(weight, decay), bool((both & (weight == 0)).any())
+
+
+def _growing(decay: Series) -> Series:
+    """The terms of a decay that grow, including log c."""
+    terms = tuple(term for term in decay.terms if term.degree > 0)
+    return (
+        replace(decay, terms=terms) if terms else Series((Term(ZERO, torch.zeros_like(decay.top.value), 0),))
+    )
 
 
 def of_sum(found: Series, a: Series, b: Series) -> Series:
@@ -87,10 +108,8 @@ def of_sum(found: Series, a: Series, b: Series) -> Series:
     lost = a.lost or b.lost
     if found.exponential is a.exponential is b.exponential is None:
         return found if found.lost == lost else found.changed(lost=lost)
-    part = plus(a.exponential, b.exponential, found.shape)
-    if part is found.exponential and lost == found.lost:
-        return found
-    return found.changed(exponential=part, lost=lost)
+    part, cancelled = plus(a.exponential, b.exponential, found.shape)
+    return found.changed(exponential=part, lost=lost or cancelled)
 
 
 def leading_values(x: Series) -> Tensor:
@@ -124,20 +143,24 @@ def of_product(found: Series, a: Series, b: Series) -> Series:
     if a.exponential is None and b.exponential is None:
         lost = a.lost or b.lost
         return found if found.lost == lost else found.changed(lost=lost)
-    part = None
+    part, lost = None, a.lost or b.lost
     for x, y in ((a, b), (b, a)):
         if x.exponential is not None:
-            part = plus(part, multiplied(x.exponential, y), found.shape)
+            part, cancelled = plus(part, multiplied(x.exponential, y), found.shape)
+            lost = lost or cancelled
     if a.exponential is not None and b.exponential is not None:
         decay = combine(lambda x, y: x + y, a.exponential.decay, b.exponential.decay)
-        part = plus(part, Exponential(a.exponential.weight * b.exponential.weight, decay), found.shape)
-    return found.changed(exponential=part, lost=a.lost or b.lost)
+        both = Exponential(a.exponential.weight * b.exponential.weight, decay)
+        part, cancelled = plus(part, both, found.shape)
+        lost = lost or cancelled
+    return found.changed(exponential=part, lost=lost)
 
 
-def summed_over(part: Exponential, dims: list[int], keep: bool) -> tuple[Exponential, bool]:
+def summed_over(part: Exponential, dims: list[int], keep: bool) -> tuple[Exponential, bool, Tensor]:
     """The sum over some dimensions: the parts with the slowest decay, added.
 
-    Also returns whether several parts have the slowest decay although an order of it was left out.
+    Decays are equal if all growing terms are; differences of degree 0 are factors. Also returns whether several parts
+    have the slowest decay although an order of it was left out, and the sums that cancel.
     """
     order = [d for d in range(part.weight.dim()) if d not in dims] + dims
     outer = [part.weight.shape[d] for d in order[: len(order) - len(dims)]]
@@ -146,19 +169,29 @@ def summed_over(part: Exponential, dims: list[int], keep: bool) -> tuple[Exponen
         return value.permute(order).reshape(*outer, -1)
 
     weight, terms = rows(part.weight), [rows(term.value) for term in part.decay.terms]
-    slowest = weight != 0
-    for value in terms:
-        least = value.masked_fill(~slowest, float("inf")).amin(-1, keepdim=True)
-        slowest = slowest & (value <= least)
-    place = slowest.to(torch.uint8).argmax(-1, keepdim=True)
+    slowest, level = weight != 0, torch.zeros_like(weight)
+    for term, value in zip(part.decay.terms, terms, strict=True):
+        if term.degree > 0:
+            least = value.masked_fill(~slowest, float("inf")).amin(-1, keepdim=True)
+            slowest = slowest & (value <= least)
+        elif term.degree == 0:
+            level = value
+    level = level.masked_fill(~slowest, float("inf"))
+    place = level.argmin(-1, keepdim=True)
     shape = [1 if d in dims else size for d, size in enumerate(part.weight.shape)] if keep else outer
-    total = weight.masked_fill(~slowest, 0.0).sum(-1)
+    factors = torch.exp(level.gather(-1, place) - level).masked_fill(~slowest, 0.0)
+    total = (weight * factors).sum(-1)
     kept = tuple(
         replace(term, value=value.gather(-1, place).squeeze(-1).reshape(shape))
         for term, value in zip(part.decay.terms, terms, strict=True)
     )
-    several = part.decay.rest is not None and bool((slowest.sum(-1) > 1).any())
-    return Exponential(total.reshape(shape), replace(part.decay, terms=kept)), several
+    several = slowest.sum(-1) > 1
+    rest, open_ = part.decay.rest, False
+    cancelled = (slowest.any(-1) & (total == 0)).reshape(shape)
+    if bool(several.any()):
+        open_ = rest is not None and rest >= 0
+        rest = highest(rest, *(term.degree for term in part.decay.terms if term.degree < 0))
+    return Exponential(total.reshape(shape), replace(part.decay, terms=kept, rest=rest)), open_, cancelled
 
 
 def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Tensor]:

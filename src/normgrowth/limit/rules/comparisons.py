@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.power_series import Series, Term, highest, infinities_first
+from normgrowth.limit.power_series import ZERO, Series, Term, highest, infinities_first
 from normgrowth.limit.rules.arithmetic import add, as_series, both, infinite_part, open_ties
 from normgrowth.limit.rules.data_movement import choose
 
@@ -173,7 +173,12 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     keys = [term.value for term in x.terms]
     if (part := x.exponential) is not None:
         side = torch.sign(part.weight)
-        keys += [side, *(-side * term.value for term in part.decay.terms), part.weight]
+        size = part.weight.abs().log()  # a level of the decay is a factor of the weight
+        if (level := part.decay.at(ZERO)) is not None:
+            size = size - level
+        keys += [side, *(-side * term.value for term in part.decay.terms if term.degree > 0)]
+        keys += [torch.where(side == 0, side, side * size)]
+        keys += [-side * term.value for term in part.decay.terms if term.degree < 0]
     order: Tensor | None = None
     for key in reversed(keys):
         if order is None:

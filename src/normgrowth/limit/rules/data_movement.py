@@ -89,8 +89,9 @@ def total(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
         return found
     given = operation.named(args, kwargs)
     dims = [d % len(x.shape) for d in given.get("dim") or range(len(x.shape))]
-    part, several = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
-    return found.changed(exponential=part, lost=x.lost or several)
+    part, several, cancelled = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
+    lost = x.lost or several or bool((cancelled & found.vanishes()).any())
+    return found.changed(exponential=part, lost=lost)
 
 
 @rule("constant_pad_nd")

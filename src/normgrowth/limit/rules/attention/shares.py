@@ -91,7 +91,7 @@ def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) ->
     )
     loses = shares == 0 if visible is None else (shares == 0) & visible
     weight = torch.where(loses, shares.gather(dim, best), shares.new_zeros(()))
-    taken, several = summed_over(Exponential(weight, behind), [dim % weight.dim()], keep=True)
+    taken, several, _ = summed_over(Exponential(weight, behind), [dim % weight.dim()], keep=True)
     winners = (shares > 0).expand(x.shape)
     decay = combine(
         lambda a, b: torch.where(winners, a, b), taken.decay.map(lambda v: v.expand(x.shape)), behind

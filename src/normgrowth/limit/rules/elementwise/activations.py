@@ -103,14 +103,15 @@ def _with_tail(
     if name not in TAILS or (name == "softplus" and operation.named(args, kwargs).get("beta", 1) != 1):
         return found
     part: Exponential | None = tail(x, *TAILS[name])
+    cancelled = False
     if x.exponential is not None:
         level = x.at(ZERO)
         slope = _derivative(f, torch.zeros_like(x.top.value) if level is None else level, 1)
         if (growing := growing_elements(x)) is not None:
             lines = ACTIVATIONS[name]
             slope = torch.where(growing, _by_sign(x.sign(), lines.left[0], 0.0, lines.right[0]), slope)
-        part = plus(part, weighted(x.exponential, slope), found.shape)
-    return replace(found, exponential=part, lost=x.lost and not all_grow(x))
+        part, cancelled = plus(part, weighted(x.exponential, slope), found.shape)
+    return replace(found, exponential=part, lost=cancelled or (x.lost and not all_grow(x)))
 
 
 def tail(x: Series, left: float, right: float, rate: float) -> Exponential:

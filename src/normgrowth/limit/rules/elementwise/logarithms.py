@@ -53,13 +53,14 @@ def exponential(operation: Operation, x: Series) -> Series:
     if not operation.context.exponentials:
         return found
     rate = math.log(2) if operation.name == "exp2" else 1.0
-    part = tail(x, 1.0, 0.0, rate)
+    part, cancelled = tail(x, 1.0, 0.0, rate), False
     if x.exponential is not None:  # exp(x + α) = exp(x) + exp(x) α
         slope = (
             add(found, as_series(1.0, found)) if operation.name == "expm1" else times_constant(found, rate)
         )
-        part = plus(part, multiplied(x.exponential, slope), found.shape)
-    return replace(found, exponential=part, lost=(x.lost and not all_grow(x)) or refusal is not None)
+        part, cancelled = plus(part, multiplied(x.exponential, slope), found.shape)
+    lost = cancelled or (x.lost and not all_grow(x)) or refusal is not None
+    return replace(found, exponential=part, lost=lost)
 
 
 def _sources(x: Series, where: Tensor) -> int:
