@@ -1,11 +1,16 @@
 """Ways to call a network beside the usual one: padding on the left, a cache fed back, experts, group norm."""
 
+from collections import deque
+
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from limit.architectures import Double
 from tiny_configs import tiny_config
 from torch import nn
 
+import normgrowth
 from normgrowth import saturated, scaled_weights
 from normgrowth.network.models.load import generic
 from normgrowth.paper.stages.table1_networks import spread_norms
@@ -143,3 +148,121 @@ def test_a_custom_mask_of_four_dimensions(name, form, attention):
     changed[1, 5:] = 7  # padding that nobody sees
     again = saturated(model)(input_ids=changed, attention_mask=mask, **more).last_hidden_state
     assert torch.allclose(again[real], wanted[real], rtol=1e-9, atol=1e-9)
+
+
+class Keeps(nn.Module):
+    """Leading terms cancel, so that the limit needs a second pass; `use` changes a state with the result."""
+
+    def __init__(self, use, state) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+        self.use, self.state = use, state
+
+    def forward(self, x, state=None):
+        states = self.first(x)
+        rest = self.second(states) + F.linear(states, -self.second.weight)
+        return self.use(self.state if state is None else state, rest)
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.items, self.count = [], 0
+
+
+class Slots:
+    __slots__ = ("count", "items")
+
+    def __init__(self) -> None:
+        self.items, self.count = [], 0
+
+
+def appended(holder, value):
+    holder.items.append(value)
+    holder.count += 1
+    return torch.stack(holder.items).sum(0) * holder.count
+
+
+def queued(queue, value):
+    queue.append(value)
+    return torch.stack(list(queue)).sum(0)
+
+
+def counted(array, value):
+    array += 1
+    return value * float(array[0])
+
+
+def counted_by_module(module, value):
+    module.count += 1
+    return value * module.count
+
+
+def module_with_a_count():
+    module = nn.Module()
+    module.count = 0
+    return module
+
+
+STATES = {
+    "object": (Holder, appended),
+    "object with slots": (Slots, appended),
+    "deque": (deque, queued),
+    "dictionary of objects": (
+        lambda: {"layer": Holder()},
+        lambda state, value: appended(state["layer"], value),
+    ),
+    "numpy array": (lambda: np.zeros(1), counted),
+    "module": (module_with_a_count, counted_by_module),
+    "buffer": (lambda: torch.zeros(3, 4).double(), lambda state, value: state.add_(value) * 1.0),
+}
+
+
+@pytest.mark.parametrize("place", ["attribute", "argument"])
+@pytest.mark.parametrize("name", STATES)
+def test_a_second_pass_does_not_see_what_the_first_changed(name, place):
+    make, use = STATES[name]
+    model = Keeps(use, make() if place == "attribute" else None)
+    x = torch.randn(3, 4).double()
+
+    def run(orders):
+        if place == "attribute":
+            model.state = make()
+        limit = saturated(model, orders=orders)
+        return limit, limit(x, *([] if place == "attribute" else [make()]))
+
+    limit, found = run(None)
+    assert limit.used_orders == 3
+    assert torch.equal(found, run(3)[1])
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        model = nn.Sequential(
+            nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU(), nn.TransformerEncoderLayer(4, 2, 8, 0.0)
+        )
+        x = torch.randn(1, 5, 4)
+        found = saturated(model.eval())(x)
+    again = nn.Sequential(
+        nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU(), nn.TransformerEncoderLayer(4, 2, 8, 0.0)
+    )
+    again.load_state_dict(model.state_dict())
+    assert torch.allclose(found, saturated(again.eval())(x.clone()), atol=1e-6)
+    with torch.inference_mode():
+        assert torch.allclose(found, saturated(again)(x), atol=1e-6)
+
+
+def test_degrees_leave_buffers_as_they_were():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(4, 4))
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            self.keys[:2] = self.layer(x)
+            return self.keys.sum(0)
+
+    model, x = Writes(), torch.randn(2, 4)
+    first = normgrowth.degrees(model, x)
+    assert not model.keys.any()
+    assert normgrowth.degrees(model, x).outputs == first.outputs

@@ -16,6 +16,7 @@ from normgrowth.limit.dispatch import MARK
 from normgrowth.limit.dispatch.marked_storage import torch_storage
 from normgrowth.limit.explanations import explanation
 from normgrowth.limit.forward_pass.compiled import named_modules
+from normgrowth.limit.forward_pass.saved_state import SavedState
 from normgrowth.limit.growing_parameters import growing_parameters
 from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.module_names import place, within
@@ -45,9 +46,13 @@ def measure_degrees(
     """The degrees of a model called with these arguments."""
     limit = limits.saturated(model, orders=orders, tolerance=tolerance, fixed=fixed)
     seen: dict[str, list[tuple[Degree, ...]]] = {}
-    with _inputs(limit.model, seen):
-        limit(*args, **inputs)
-    found = _described(limit, seen)
+    saved = SavedState((args, inputs), limit.model.modules())
+    try:
+        with _inputs(limit.model, seen):
+            limit(*args, **inputs)
+        found = _described(limit, seen)
+    finally:  # the model's buffers must not keep degrees
+        saved.restore()
     return replace(found, explanation=tuple(explanation(found)), fixed=tuple(fixed))
 
 

@@ -124,6 +124,9 @@ class Limit:
         mode = LimitMode(context, self._run_mark)
         self.outputs = []
         with ExitStack() as stack:
+            stack.enter_context(
+                torch.inference_mode(False)
+            )  # in inference mode, operations are not decomposed
             stack.enter_context(torch.no_grad())
             stack.enter_context(run_eagerly())
             parameters = []

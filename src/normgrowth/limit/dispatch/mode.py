@@ -89,6 +89,11 @@ class LimitMode(TorchDispatchMode):
                 doubt = doubt or mark.doubt
         if not marks and not (self.context.attention_only and schema.softmax):
             return self._plain(func, schema, args, kwargs)
+        if schema.functional not in RULES and not schema.views and func._can_decompose():
+            with (
+                self
+            ):  # a composite operation, which torch does not decompose if all arguments are inference tensors
+                return func.decompose(*args, **kwargs)
         if func is VIEW_AS_DTYPE:
             raise self.context.refuse(
                 func, "the bits of a value that grows cannot be reinterpreted as another dtype"
