@@ -188,3 +188,21 @@ def test_coefficients_outside_the_range_of_float16(size):
     wide = saturated(Large())
     wide(torch.ones(2, 4))
     assert not wide.findings
+
+
+@pytest.mark.parametrize("spread", [3e-6, 1e-6])
+def test_rows_that_are_nearly_constant_are_doubtful(spread):
+    """In float32, a difference of some units of rounding may be real: the limit in float64 keeps it."""
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.LayerNorm(8, elementwise_affine=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.diag(1000 * (1 + spread * torch.linspace(-1, 1, 8))))
+    wide = saturated(copy.deepcopy(model).double())
+    assert float(wide(torch.ones(1, 8).double()).norm()) == pytest.approx(8**0.5)
+    assert not wide.doubtful
+    limit = saturated(model)
+    found = limit(torch.ones(1, 8))
+    assert limit.doubtful or float(found.norm()) == pytest.approx(8**0.5, rel=0.01)
+    with torch.no_grad():
+        model[0].weight.copy_(1000 * torch.eye(8))
+    limit(torch.ones(1, 8))
+    assert not limit.doubtful

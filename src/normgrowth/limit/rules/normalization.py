@@ -69,6 +69,7 @@ def _distances(operation: Operation, x: Series, dims: list[int]) -> tuple[Series
     if away.zero:
         return away, None
     terms, lost = [], None
+    leads: Tensor | bool = True  # rows in which no higher order varies
     for original in x.terms:
         value = away.at(original.degree)
         size = original.value.abs().amax(dims, keepdim=True)
@@ -78,12 +79,20 @@ def _distances(operation: Operation, x: Series, dims: list[int]) -> tuple[Series
             noise = FLAT * operation.context.eps(value.dtype) * size
             flat = value.abs().amax(dims, keepdim=True) <= noise
         if bool(flat.any()):
+            _count_nearly_constant(operation, original.value, dims, flat & leads)
             gone = flat & (size > 0)
             lost = gone if lost is None else lost | gone
             value = None if value is None else value.masked_fill(flat, 0.0)
+        leads = flat & leads
         if value is not None:
             terms.append(Term(original.degree, value, original.sources))
     return without_zeros(terms, away.rest), lost
+
+
+def _count_nearly_constant(operation: Operation, value: Tensor, dims: list[int], flat: Tensor) -> None:
+    """Count rows that are constant up to rounding but not exactly: a real difference may be that small."""
+    varies = value.amax(dims, keepdim=True) != value.amin(dims, keepdim=True)
+    operation.context.doubtful += int((flat & varies).sum())
 
 
 def gained(operation: Operation, x: Series, gain: Any, bias: Any) -> Series:
