@@ -337,3 +337,24 @@ class Growing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.f(self.layer(x))
+
+
+def test_more_orders_do_not_hide_that_a_parameter_vanishes():
+    """The bias is a lower term of the scores, of which the leading term decides the ratio of what vanishes."""
+
+    def ratio(layers: nn.Sequential, x: Tensor) -> Tensor:
+        return shared(torch.sigmoid(-layers(x).abs())) * x
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4)).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return ratio(self.layers, x)
+
+    model, x = Model(), torch.randn(3, 4).double()
+    for orders in (None, 1, 3):
+        limit = saturated(model, orders=orders)
+        limit(x)
+        assert limit.vanished == ["layers.1.bias"]

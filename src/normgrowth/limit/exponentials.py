@@ -200,20 +200,22 @@ def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Te
     slower = combine(lambda x, y: x - y, a.decay, b.decay)
     weight = torch.where(b.weight != 0, a.weight / b.weight, torch.zeros_like(a.weight))
     growing = torch.zeros(shape, dtype=torch.bool, device=weight.device)
-    sign = torch.zeros_like(weight)
+    sign, sources = torch.zeros_like(weight), 0  # the parameters of terms that decide some element
     for term in slower.terms:
+        if term.degree >= 0 and bool(((sign == 0) & (term.value != 0)).any()):
+            sources |= term.sources
         if term.degree > LOG_C:
             sign = torch.where(sign == 0, torch.sign(term.value), sign)
     level, log_c = slower.at(ZERO), slower.at(LOG_C)
     size = weight if level is None else weight * torch.exp(-level)
     value = torch.where(sign == 0, size, torch.zeros_like(size))
-    parts = {ZERO: (value, slower.sources)}
+    parts = {ZERO: (value, sources)}
     if log_c is not None:
         powers = torch.where(value != 0, -log_c, torch.zeros_like(log_c))
         parts = {
             Fraction(power).limit_denominator(1 << 16): (
                 value.masked_fill(powers != power, 0.0),
-                slower.sources,
+                sources,
             )
             for power in powers.unique().tolist()
         }

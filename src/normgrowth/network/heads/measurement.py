@@ -87,6 +87,8 @@ def measure_heads(
             f"{passes.undecided:,} queries have ties in the limit that lower orders might break; "
             "tied positions get equal weight"
         )
+    if passes.doubtful:
+        notes.append(f"{passes.doubtful:,} values of the limit may depend on orders that were not computed")
     run = run or loaded.source
     blocks = _blocks(
         passes, "encoder" if part is not model else "layer", loaded.step if step is None else step

@@ -57,12 +57,13 @@ class Passes:
         self.scaled: dict[float, Tallies] = {}  # by c: the network with c times its weights
         self.tokens = self.sentences = 0
         self.undecided = 0  # ties that the last order does not break
+        self.doubtful = 0  # other values that may depend on orders that were not computed
         self.orders = 1  # orders of the limit; if a batch needs more, later batches start with that number
 
     def over(self, batches: list[Batch], filled: list[Batch], told: Callable[[int, int], None]) -> None:
         """Run all passes from the start. filled: batches of the published form. told(passes done, total passes)."""
         self.tallies, self.scaled = {}, {}
-        self.tokens = self.sentences = self.undecided = 0
+        self.tokens = self.sentences = self.undecided = self.doubtful = 0
         ways = self.exact + len(self.scales)
         total, done = len(batches) * (1 + ways) + len(filled) * ways, 0
 
@@ -210,6 +211,7 @@ class Passes:
             if not (limit.undecided or limit.doubtful):
                 break
         self.undecided += limit.undecided
+        self.doubtful += limit.doubtful
         self.notes += messages(limit.findings)
 
 

@@ -15,6 +15,13 @@ def counts(result: Degrees) -> str:
     )
 
 
+def doubts(result: Degrees) -> list[str]:
+    """A warning if orders that were not computed may change values."""
+    if not result.undecided_values:
+        return []
+    return [f"{result.undecided_values:,} values may depend on orders that were not computed"]
+
+
 def alike(modules: Sequence[ModuleDegree]) -> list[tuple[str, ModuleDegree]]:
     """One row for all modules that differ only in their block number, with their common name."""
     found = grouped_modules(

@@ -8,7 +8,7 @@ from normgrowth.network.scaling.result import Scaling, ScalingCurves
 def sentences(result: Scaling, published: Scaling | None = None) -> list[str]:
     """Sentences on the curves, and on their distance to the published ones."""
     own = result.curves
-    return [*_rates(own), *_overflows(own), *_biases(own), *_distances(own, published)]
+    return [*_rates(own), *_overflows(own), *_doubts(own), *_biases(own), *_distances(own, published)]
 
 
 def _distances(own: list[ScalingCurves], published: Scaling | None) -> list[str]:
@@ -46,6 +46,17 @@ def _overflows(own: list[ScalingCurves]) -> list[str]:
         for curves in own
         if curves.overflow is not None
     ]
+
+
+def _doubts(own: list[ScalingCurves]) -> list[str]:
+    """A sentence for the networks whose limit may depend on orders that were not computed."""
+    counts = {curves.run: sum(one.undecided for one in curves.networks) for curves in own}
+    said = [f"{run} ({count:,})" for run, count in counts.items() if count]
+    return (
+        [f"Values of the limit may depend on orders that were not computed: {', '.join(said)}."]
+        if said
+        else []
+    )
 
 
 def _biases(own: list[ScalingCurves]) -> list[str]:

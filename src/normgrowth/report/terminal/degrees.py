@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from normgrowth.limit.result import Degrees
-from normgrowth.report.sentences.degrees import alike, counts
+from normgrowth.report.sentences.degrees import alike, counts, doubts
 from normgrowth.report.terminal.console import Cells, say
 from normgrowth.report.terminal.console import show as show_columns
 from normgrowth.text import by_run
@@ -43,7 +43,7 @@ def show(
         show_columns(console, columns)
     else:
         say(console, "No module matches.")
-    for problem in result.problems:
+    for problem in [*result.problems, *doubts(result)]:
         say(console, f"Warning: {problem}.")
     if explain:
         for sentence in result.explanation:
