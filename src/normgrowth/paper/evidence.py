@@ -121,8 +121,8 @@ class Evidence:
         return ", ".join(dict.fromkeys(Path(one.text.source.partition(",")[0]).name for one in known))
 
     @cached_property
-    def figure2_forms(self) -> "Forms":
-        return Forms.read(self.of_stage("figure2_forms", Saturation).records)
+    def figure2_forms(self) -> "FormLevels":
+        return FormLevels.read(self.of_stage("figure2_forms", Saturation).records)
 
     @cached_property
     def language_models(self) -> "TrainedModels":
@@ -262,20 +262,20 @@ def _levels(records: Records) -> dict[str, Levels]:
 # figure2_forms -----------------------------------------------------------------------------------------
 
 
-class Forms(dict[str, Floats]):
+class FormLevels(dict[str, Floats]):
     """The levels of the blocks of a random network at c = 1000 by form of measurement, mean over seeds."""
 
     def __missing__(self, form: str) -> Floats:
         raise MissingEvidence("figure2_forms", f"its records lack {form!r}")
 
     @staticmethod
-    def read(records: Records) -> "Forms":
+    def read(records: Records) -> "FormLevels":
         seeds: dict[str, list[Floats]] = {}
         for run in records.distinct("run"):
             levels = records.where(run=run).matrix("saturation", scale=1000)
             blocks = [place for place, layer in enumerate(levels.layers) if layer is not None]
             seeds.setdefault(run.partition(", seed ")[0], []).append(levels.values[-1, blocks])
-        return Forms((form, np.mean(found, axis=0)) for form, found in seeds.items())
+        return FormLevels((form, np.mean(found, axis=0)) for form, found in seeds.items())
 
 
 # language_models ---------------------------------------------------------------------------------------
