@@ -86,6 +86,19 @@ class StageOutcome:
 
 
 @dataclass(frozen=True)
+class PlannedStage:
+    """A stage that a reproduction needs, its running time in words, and the claims that need it."""
+
+    name: str
+    title: str
+    takes: str
+    claims: tuple[str, ...]
+    finished: (
+        bool  # whether the output folder has its records; they are kept if version and settings are unchanged
+    )
+
+
+@dataclass(frozen=True)
 class TableRow:
     """A row of Table 1. printed: the degree in the paper, or None. measured: the slope of log‖f(cθ)‖."""
 

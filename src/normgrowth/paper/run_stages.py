@@ -7,7 +7,6 @@ claims that need it get the verdict "not measured here".
 import time
 import traceback
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
 from normgrowth.paper.evidence import Evidence, MissingEvidence, StageResult
 from normgrowth.paper.paper_figures import FIGURES
-from normgrowth.paper.reproduction import Reproduction, StageOutcome, TableRow
+from normgrowth.paper.reproduction import PlannedStage, Reproduction, StageOutcome, TableRow
 from normgrowth.paper.stages import STAGES
 from normgrowth.paper.stages.stage import Progress, Scale, Stage, StageContext, StageSettings, demo_corpus
 from normgrowth.results import Provenance
@@ -171,19 +170,6 @@ def _kept(stage: Stage[Any], folder: Path, key: str) -> StageResult | None:
         return stage.read(folder) if same else None
     except (SchemaError, InputError):
         return None
-
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """A stage that a reproduction needs, its running time in words, and the claims that need it."""
-
-    name: str
-    title: str
-    takes: str
-    claims: tuple[str, ...]
-    finished: (
-        bool  # whether the output folder has its records; they are kept if version and settings are unchanged
-    )
 
 
 def planned_stages(only: Sequence[str], scale: Scale, out: Path) -> list[PlannedStage]:

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from normgrowth.paper.reproduction import Check, Judgment, Reproduction, TableRow
-from normgrowth.paper.run_stages import PlannedStage
+from normgrowth.paper.reproduction import Check, Judgment, PlannedStage, Reproduction, TableRow
 from normgrowth.report.sentences.reproduction import DIFFERS, failure_sentences, measured_numbers
 from normgrowth.report.terminal.console import Cells, say, say_remarks
 from normgrowth.report.terminal.console import show as show_table
