@@ -21,13 +21,17 @@ PROVIDERS = {"published": "normgrowth.paper.published.by_name"}
 
 @dataclass(frozen=True)
 class Measurement:
-    """Records, their source, and the counted parameters; also the schedule and the optimizer if they are known."""
+    """Records, their source, and the counted parameters; also the schedule and the optimizer if they are known.
+
+    optimizer: the class of a tracked run's optimizer.
+    """
 
     records: Records
     source: str
     parameters: str
     schedule: Schedule | str | None = None
     optimizer_groups: tuple[OptimizerGroup, ...] = ()
+    optimizer: str = ""
 
 
 def read_measurement(data: Result | Records | Path | str) -> Measurement:
@@ -51,8 +55,9 @@ def _of_result(result: Result, place: str = "") -> Measurement:
     parameters = parameters_text(selection, counted) if selection else ""
     source = getattr(result, "source", "") or _of_records(result.records, place).source
     schedule = getattr(result, "schedule", None) or _recorded_schedule(result.records)
-    groups = getattr(result, "optimizer_groups", ())
-    return Measurement(result.records, source, parameters, schedule, groups)
+    groups, optimizer = getattr(result, "optimizer_groups", ()), getattr(result, "optimizer", "")
+    named = optimizer if isinstance(optimizer, str) else ""  # dynamics have settings under this name
+    return Measurement(result.records, source, parameters, schedule, groups, named)
 
 
 def _recorded_schedule(records: Records) -> Schedule | None:

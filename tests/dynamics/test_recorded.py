@@ -58,6 +58,58 @@ def test_a_tracker(tmp_path):
     assert ng.load(tmp_path / "dynamics").schedule == ng.dynamics(tracker.trace).schedule
 
 
+CLOSED, NO_FORM, WITHOUT_DECAY = "closed", "no closed form", "without decay"
+OPTIMIZERS = {
+    "Muon": ({"lr": 1e-2, "weight_decay": 0.1}, NO_FORM),
+    "Muon, no decay": ({"lr": 1e-2, "weight_decay": 0.0}, WITHOUT_DECAY),
+    "SGD": ({"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}, CLOSED),
+    "SGD, Nesterov": ({"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-2}, NO_FORM),
+    "SGD, no decay": ({"lr": 0.1}, WITHOUT_DECAY),
+    "Adam": ({"lr": 1e-3, "weight_decay": 0.1}, NO_FORM),
+    "AdamW": ({"lr": 1e-3, "weight_decay": 0.1}, CLOSED),
+    "AdamW, amsgrad": ({"lr": 1e-3, "weight_decay": 0.1, "amsgrad": True}, CLOSED),
+    "RMSprop": ({"lr": 1e-3, "weight_decay": 0.1}, NO_FORM),
+    "Adagrad": ({"lr": 1e-2, "weight_decay": 0.1}, NO_FORM),
+    "Adafactor": ({"lr": 1e-2, "weight_decay": 0.1}, NO_FORM),
+    "NAdam": ({"lr": 1e-3, "weight_decay": 0.1, "decoupled_weight_decay": True}, NO_FORM),
+    "RAdam": ({"lr": 1e-3, "weight_decay": 0.1, "decoupled_weight_decay": True}, NO_FORM),
+    "Adamax": ({"lr": 1e-3, "weight_decay": 0.1}, NO_FORM),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_of_a_tracker(name, tmp_path):
+    """An equilibrium with the recorded gradient norm, or a note on why there is none; never an error."""
+    torch = pytest.importorskip("torch")
+    kind, (options, expected) = name.partition(",")[0], OPTIMIZERS[name]
+    if not hasattr(torch.optim, kind):
+        pytest.skip(f"this torch has no {kind}")
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict(
+        {"layers": torch.nn.ModuleList(torch.nn.Linear(4, 4, bias=False) for _ in range(2))}
+    )
+    optimizer = getattr(torch.optim, kind)(model.parameters(), **options)
+    with ng.NormTracker(model, optimizer, every=1, out=tmp_path / "run", warn=False):
+        for _ in range(6):
+            for p in model.parameters():
+                p.grad = torch.randn_like(p)
+            optimizer.step()
+    found = ng.dynamics(tmp_path / "run")
+    assert found.misaligned is not None
+    assert found.weight_decay == options.get("weight_decay", 0.0)
+    assert bool(found.equilibria) == (expected == CLOSED)
+    assert any("equilibrium" in note for note in found.notes) == (expected == NO_FORM)
+    assert "sgd" not in " ".join(found.notes) or kind == "SGD"
+    assert str(found)
+    if kind == "SGD" and expected == CLOSED:
+        gradients = ng.load(tmp_path / "run").records.series("gradient_norm")[1]
+        norm = float(np.sqrt(np.mean(gradients**2)))
+        wanted = ng.equilibrium("sgd", lr=0.1, weight_decay=1e-2, gradient_norm=norm, momentum=0.9)
+        assert found.equilibria[0].equilibrium.norm == pytest.approx(wanted.norm, rel=1e-12)
+    given = ng.dynamics(tmp_path / "run", weight_decay=0.2)
+    assert given.weight_decay == 0.2
+
+
 def test_groups_with_other_rates_have_no_common_schedule(tmp_path):
     torch = pytest.importorskip("torch")
     model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)

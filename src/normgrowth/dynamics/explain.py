@@ -1,7 +1,7 @@
 """The implementation of `normgrowth.dynamics.dynamics`."""
 
 from dataclasses import fields, replace
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +53,13 @@ def explain(
         raise InputError(f"level {level} needs a name (--name): {names or f'the trace has no {level}s'}")
     given = schedule if schedule is not None else measured.schedule
     rates = schedules.parse(given) if isinstance(given, str) else given
+    notes: tuple[str, ...] = ()
+    gradient: float | None = None  # as recorded
     if schedule is None and rates is not None and measured.optimizer_groups:
-        weight_decay, settings = as_recorded(measured.optimizer_groups, weight_decay, settings)
+        gradient = _gradient_norm(rows_of(records, level, name))
+        groups, optimizer = measured.optimizer_groups, measured.optimizer
+        recorded = as_recorded(groups, optimizer, weight_decay, settings, gradient)
+        weight_decay, settings, notes = recorded.weight_decay, recorded.settings, recorded.notes
     if rates is None and (kappa is not None or weight_decay is not None):
         what = "kappa" if kappa is not None else "weight_decay"
         raise InputError(f"{what} needs a schedule (--schedule), for example {schedules.EXAMPLES['cosine']}")
@@ -70,6 +75,7 @@ def explain(
     settings = replace(settings, numel=_numel(rows_of(records, level, name)))
     decay: Decay = "eq3" if settings.decay == "eq3" else "decoupled"
     decoupled = None if weight_decay is None else decoupled_equivalent(weight_decay, settings)
+    decoupled = None if decoupled is None or isnan(decoupled) else decoupled
     models: dict[Model, ModelFit] = {}
     found: Verdict | None = None
     settled: tuple[EquilibriumAt, ...] = ()
@@ -111,10 +117,13 @@ def explain(
         uniformity={part: uniformity(records, level=part) for part in levels},
         equilibria=settled,
         rounding=rounding(rows, level, steps, norms, sizes, budget),
+        notes=notes,
         provenance=Provenance.now(),
     )
     result = replace(result, open_questions=_open_questions(result))
     if level == "model" and (share := vector_share(records)) > DOMINANT:
+        if settings.gradient_norm is not None and settings.gradient_norm == gradient:
+            settings = replace(settings, gradient_norm=_gradient_norm(rows_of(records, "part", MATRICES)))
         options = {"kappa": kappa, "weight_decay": weight_decay, "settings": settings}
         return _with_matrices(result, share, explain(records, rates, level="part", name=MATRICES, **options))
     return result
@@ -131,6 +140,13 @@ def _numel(rows: Records) -> int | None:
     """Return the number of weights, or None if the records do not contain it."""
     counts = rows.where(quantity="numel").table["value"].to_pylist()
     return int(counts[-1]) if counts and isfinite(counts[-1]) else None
+
+
+def _gradient_norm(rows: Records) -> float | None:
+    """Return √E‖g‖² over the recorded steps, or None if no gradient was recorded."""
+    norms = rows.where(quantity="gradient_norm").table["value"].to_numpy()
+    norms = norms[np.isfinite(norms)]
+    return float(np.sqrt(np.mean(norms**2))) if len(norms) and norms.any() else None
 
 
 def _joined(

@@ -1,9 +1,10 @@
 """Weight decay: its effect on the weights for each optimizer, and the equilibrium of random gradients for a run."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, nan, sqrt
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,12 +15,17 @@ from normgrowth.errors import InputError
 from normgrowth.schedules import OptimizerGroup, Schedule
 from normgrowth.text import one_line
 
+ADAM = re.compile(r"(Fused|Paged)?AdamW?(8bit|32bit)?")  # classes whose equilibrium is that of "adamw"
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """The optimizer of a run: arguments of `equilibrium`. decay: None for PyTorch's default; numel: None if unknown."""
+    """The optimizer of a run: arguments of `equilibrium`. decay: None for PyTorch's default; numel: None if unknown.
 
-    optimizer: Optimizer = "adamw"
+    optimizer: "other" if there is no closed form for the optimizer of a tracked run or for its settings.
+    """
+
+    optimizer: Optimizer | Literal["other"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.0
     gradient_norm: float | None = None
@@ -33,6 +39,8 @@ class OptimizerSettings:
 
     def has_equilibrium(self, weight_decay: float) -> bool:
         """Whether an equilibrium can be computed: adamw needs numel, sgd a gradient norm or a weight decay."""
+        if self.optimizer == "other":
+            return False
         if self.optimizer == "adamw":
             return self.numel is not None
         return self.gradient_norm is not None or weight_decay > 0
@@ -57,24 +65,55 @@ class EquilibriumAt:
     reached: float
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """Weight decay and settings of a run. notes: why there is no equilibrium, if there is none."""
+
+    weight_decay: float | None
+    settings: OptimizerSettings
+    notes: tuple[str, ...] = ()
+
+
 def as_recorded(
-    groups: Sequence[OptimizerGroup], weight_decay: float | None, settings: OptimizerSettings
-) -> tuple[float | None, OptimizerSettings]:
-    """Return weight decay and settings; values that are not given come from the largest recorded parameter group."""
+    groups: Sequence[OptimizerGroup],
+    optimizer: str,
+    weight_decay: float | None,
+    settings: OptimizerSettings,
+    gradient_norm: float | None,
+) -> Recorded:
+    """Return weight decay and settings; values that are not given come from the largest recorded parameter group.
+
+    optimizer: its class; "" if unknown. gradient_norm: the recorded √E‖g‖², None if there is none.
+    """
     largest = max(groups, key=lambda group: group.parameters)
     known = isfinite(largest.weight_decay)
     if weight_decay is None and known:
         weight_decay = largest.weight_decay
     if settings != OptimizerSettings():
-        return weight_decay, settings
+        return Recorded(weight_decay, settings)
     decay: Decay = "decoupled" if largest.decoupled else "coupled"
-    if largest.betas is not None:
-        # The equilibrium of coupled decay needs a gradient norm, which is not known here.
-        coupled = not largest.decoupled and weight_decay
-        return (None if coupled else weight_decay), replace(settings, betas=largest.betas)
-    if largest.momentum is not None:
-        return weight_decay, replace(settings, optimizer="sgd", momentum=largest.momentum, decay=decay)
-    return weight_decay, settings
+    named = optimizer or "the optimizer"
+    adam = largest.betas is not None and (not optimizer or ADAM.fullmatch(optimizer) is not None)
+    if adam and largest.betas is not None:
+        settings = replace(settings, betas=largest.betas)
+        if largest.decoupled or not weight_decay:
+            return Recorded(weight_decay, settings)
+        problem = f"the decay of {named} is coupled, and its effect depends on the gradients"
+    elif largest.momentum is not None and optimizer in ("", "SGD"):
+        settings = replace(settings, optimizer="sgd", momentum=largest.momentum, decay=decay)
+        if not weight_decay:
+            return Recorded(weight_decay, settings)
+        if gradient_norm is not None and not largest.options.get("nesterov"):
+            return Recorded(weight_decay, replace(settings, gradient_norm=gradient_norm))
+        problem = "SGD with Nesterov momentum" if largest.options.get("nesterov") else "no gradient norm was recorded"
+    elif largest.betas is None and largest.momentum is None and not optimizer:
+        return Recorded(weight_decay, settings)
+    elif not weight_decay:
+        return Recorded(weight_decay, replace(settings, optimizer="other", decay=decay))
+    else:
+        problem = f"there is no closed form for {named}"
+    note = f"the equilibrium under weight decay {weight_decay:g} is not computed: {problem}"
+    return Recorded(weight_decay, replace(settings, optimizer="other", decay=decay), (note,))
 
 
 def equilibria(
@@ -119,10 +158,12 @@ def equilibria(
 
 
 def decoupled_equivalent(weight_decay: float, settings: OptimizerSettings) -> float:
-    """Return the λ of a decoupled decay (or eq3) that shrinks the weights at the same rate.
+    """Return the λ of a decoupled decay (or eq3) that shrinks the weights at the same rate; NaN if it is unknown.
 
     SGD's momentum multiplies a coupled λ by 1/(1 − μ); Adam divides it by the rms of the gradient.
     """
+    if settings.optimizer == "other":
+        return nan if weight_decay and settings.decay == "coupled" else weight_decay
     if settings.optimizer == "sgd" and settings.decay in (None, "coupled"):
         if not 0 <= settings.momentum < 1:
             raise InputError(f"momentum must be >= 0 and < 1, got {settings.momentum}")

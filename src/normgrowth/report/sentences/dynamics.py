@@ -169,6 +169,8 @@ def weight_decay(d: Dynamics) -> list[str]:
     if d.weight_decay is None:
         return []
     if not d.equilibria:
+        if d.optimizer.optimizer == "other":
+            return []  # a note says why
         if d.optimizer.optimizer == "adamw":
             return ["The equilibrium of adamw needs the number of weights, which these records lack."]
         return [
