@@ -11,7 +11,7 @@ from typing import Any
 
 from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.errors import InputError
-from normgrowth.records import Records
+from normgrowth.records import Levels, Records
 from normgrowth.results import KINDS, Result, result_of
 from normgrowth.schedules import OptimizerGroup, Schedule, recorded
 from normgrowth.stored_result import StoredResult
@@ -34,8 +34,11 @@ class Measurement:
     optimizer: str = ""
 
 
-def read_measurement(data: Result | Records | Path | str) -> Measurement:
-    """The measurement of a result, of records, of a folder, or of data by name."""
+def read_measurement(data: Result | Records | Path | str, levels: Levels | None = None) -> Measurement:
+    """The measurement of a result, of records, of a folder, or of data by name.
+
+    levels: read only these levels of the folder of a tracker.
+    """
     if isinstance(data, Result):
         return _of_result(data)
     if isinstance(data, Records):
@@ -43,7 +46,7 @@ def read_measurement(data: Result | Records | Path | str) -> Measurement:
     if is_named(data):
         result, schedule = _provider(str(data)).load_trace(_name(str(data)))
         return replace(_of_result(result), schedule=schedule)
-    stored = StoredResult.read(data)
+    stored = StoredResult.read(data, levels)
     if stored.kind in KINDS:
         return _of_result(result_of(stored, data), str(data))
     return _of_records(stored.records, str(data))

@@ -18,7 +18,7 @@ Some results have further axes, each in its own column: tokens (float64, seen in
 `normgrowth.stored_result` writes and reads the table.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -28,12 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import AmbiguousRows, InputError, MissingDependency
-from normgrowth.serialization.record_schema import AXES, NULLABLE
+from normgrowth.serialization.record_schema import AXES, COLUMNS, NULLABLE
 from normgrowth.text import html_table, listed, natural_order, visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+TEXTS = ("run", "level", "name", "role", "quantity", "reference")
+ONE_CHUNK = 2**20  # larger tables stay in chunks, which share memory
+# Levels to read; a mapping has the quantities of each level, None for all of them.
+Levels = Sequence[str] | Mapping[str, Collection[str] | None]
 # Quantities of the model that a notebook shows.
 COMMON = ("norm", "step_size", "cosine", "alignment", "saturation", "dev_loss")
 
@@ -91,6 +95,11 @@ class Matrix:
         return stacks
 
 
+def quantities_by_level(levels: Levels) -> Mapping[str, Collection[str] | None]:
+    """The quantities of each level; None for all of them."""
+    return levels if isinstance(levels, Mapping) else dict.fromkeys(levels)
+
+
 def installed(package: str) -> Any:
     """Import an optional package. Raises MissingDependency if it is not installed."""
     try:
@@ -111,7 +120,10 @@ class Records:
 
     @staticmethod
     def from_blocks(run: str, blocks: Iterable[Block]) -> "Records":
-        return Records(concatenated([_block_table(run, block) for block in blocks]))
+        chunks = _Chunks(run)
+        for block in blocks:
+            chunks.add(block)
+        return Records(chunks.table())
 
     @staticmethod
     def joined(parts: "Iterable[Records]") -> "Records":
@@ -166,18 +178,33 @@ class Records:
         """
         import pyarrow.compute as pc
 
-        table = self.table
+        table, chosen = self.table, None
         for column, value in equals.items():
             if column in AXES and column not in table.column_names:
-                table = table if value is None else table.slice(0, 0)
-                continue
+                if value is None:
+                    continue
+                return Records(table.slice(0, 0))
             if column not in table.column_names:
                 raise InputError(
                     f"records have no column {column!r}; they have {', '.join(table.column_names)}"
                 )
-            same = pc.is_null(table[column]) if value is None else pc.equal(table[column], value)  # pyright: ignore[reportAttributeAccessIssue]
-            table = table.filter(same)
-        return Records(table)
+            same = pc.is_null(table[column]) if value is None else _equal(table[column], value)  # pyright: ignore[reportAttributeAccessIssue]
+            chosen = same if chosen is None else pc.and_(chosen, same)  # pyright: ignore[reportAttributeAccessIssue]
+        return self if chosen is None else Records(table.filter(chosen))
+
+    def at_levels(self, levels: Levels) -> "Records":
+        """The rows of these levels, in the order of the table."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        chosen = pa.chunked_array([np.zeros(len(self), bool)])
+        for level, quantities in quantities_by_level(levels).items():
+            rows = _equal(self.table["level"], level)
+            if quantities is not None:
+                among = pc.is_in(self.table["quantity"], pa.array(sorted(quantities)))  # pyright: ignore[reportAttributeAccessIssue]
+                rows = pc.and_(rows, among)  # pyright: ignore[reportAttributeAccessIssue]
+            chosen = pc.or_(chosen, rows)  # pyright: ignore[reportAttributeAccessIssue]
+        return Records(self.table.filter(chosen))
 
     def without_tensors(self) -> "Records":
         """The rows of all levels except tensor."""
@@ -345,8 +372,23 @@ def concatenated(tables: "Sequence[pa.Table]") -> "pa.Table":
     import pyarrow as pa
 
     if not tables:
-        return _block_table("", Block("model", [], [], [], [], {}))
-    return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
+        return Records.from_blocks("", []).table
+    return _compact(pa.concat_tables(tables, promote_options="default").unify_dictionaries())
+
+
+def _equal(column: "pa.ChunkedArray", value: Any) -> "pa.ChunkedArray":
+    """Which rows have this value; words are compared by their codes, not as text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_dictionary(column.type) and isinstance(value, str)):
+        return pc.equal(column, value)  # pyright: ignore[reportAttributeAccessIssue]
+    word = pa.scalar(value, column.type.value_type)
+    same = [
+        pc.equal(chunk.indices, pc.index(chunk.dictionary, word).cast(chunk.indices.type))  # pyright: ignore[reportAttributeAccessIssue]
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(same, pa.bool_())
 
 
 def coded(column: "pa.ChunkedArray") -> tuple[list[str], NDArray[np.int64]]:
@@ -363,45 +405,105 @@ def storable(word: str) -> str:
     return word if word.isascii() else word.encode("utf-8", "backslashreplace").decode()
 
 
-def _block_table(run: str, block: Block) -> "pa.Table":
-    import pyarrow as pa
+class _Chunks:
+    """The chunks of a table, one for each quantity of each block.
 
-    items, steps, count = len(block.names), len(block.steps), len(block.values)
-    size = items * steps * count
+    Chunks share the memory of equal columns, so a row takes little more than its value: a long run has 40 million.
+    """
 
-    def repeated(words: Sequence[str | None], codes: NDArray[np.int32]) -> "pa.DictionaryArray":
-        words = [None if word is None else storable(word) for word in words]
-        known = [word for word in dict.fromkeys(words) if word is not None]
-        code = {word: i for i, word in enumerate(known)}
-        own = np.array([code.get(word, -1) for word in words], np.int32)[codes]  # type: ignore[arg-type]
-        return pa.DictionaryArray.from_arrays(
-            pa.array(own, mask=own < 0), pa.array(known, pa.string()), safe=False
-        )
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._words: dict[str, dict[str, int]] = {column: {} for column in TEXTS}
+        self._chunks: list[dict[str, pa.Array]] = []
+        self._same: dict[int | None, pa.Array] = {}  # word -> codes of rows that all have it
+        self._last: tuple[Block, dict[str, pa.Array]] | None = None
+        self._axes: list[str] = []
 
-    # Rows are ordered by quantity, item and step, so the rows of one series are contiguous.
-    item = np.tile(np.repeat(np.arange(items, dtype=np.int32), steps), count)
-    layer = np.array([-1 if n is None else n for n in block.layers], np.int32)[item]
-    value = [np.ascontiguousarray(v.T).reshape(-1) for v in block.values.values()]
-    kind = np.float64 if AXES.get(block.axis) == "double" else np.int64
-    along = pa.array(np.tile(np.asarray(block.steps, kind), items * count))
-    axes = {} if block.axis == "step" else {block.axis: along}
-    axes |= {
-        name: pa.array(np.full(size, value, np.float64 if AXES[name] == "double" else np.int64))
-        for name, value in block.constants.items()
-    }
-    return pa.table(
-        {
-            "run": repeated([run], np.zeros(size, np.int32)),
-            "step": along if block.axis == "step" else pa.nulls(size, pa.int64()),
-            "level": repeated([block.level], np.zeros(size, np.int32)),
-            "name": repeated(block.names, item),
-            "layer": pa.array(layer, mask=layer < 0),
-            "role": repeated(block.roles, item),
-            "quantity": repeated(
-                list(block.values), np.repeat(np.arange(count, dtype=np.int32), items * steps)
-            ),
-            "reference": repeated([block.reference], np.zeros(size, np.int32)),
-            "value": pa.array(np.concatenate(value) if value else np.zeros(0)),
-            **axes,
+    def add(self, block: Block) -> None:
+        import pyarrow as pa
+
+        items = self._items(block)
+        size = len(block.names) * len(block.steps)
+        constants = {
+            name: pa.array(np.full(size, value, _number(name))) for name, value in block.constants.items()
         }
-    )
+        self._axes += [name for name in (*items, *constants) if name in AXES and name not in self._axes]
+        for quantity, values in block.values.items():
+            texts = {
+                "run": self._run,
+                "level": block.level,
+                "quantity": quantity,
+                "reference": block.reference,
+            }
+            same = {column: self._repeated(column, word, size) for column, word in texts.items()}
+            # Rows are ordered by quantity, item and step, so the rows of one series are contiguous.
+            value = np.array(np.transpose(values), np.float64, order="C").reshape(-1)
+            self._chunks.append({**same, **items, **constants, "value": pa.array(value)})
+
+    def table(self) -> "pa.Table":
+        import pyarrow as pa
+
+        kinds = {"step": pa.int64(), "layer": pa.int32(), "value": pa.float64()}
+        kinds |= {name: pa.from_numpy_dtype(_number(name)) for name in self._axes}
+        columns: dict[str, pa.ChunkedArray] = {}
+        for column in (*COLUMNS, *self._axes):
+            chunks = [
+                chunk.get(column, pa.nulls(len(chunk["value"]), kinds.get(column, pa.int32())))
+                for chunk in self._chunks
+            ]
+            if column in TEXTS:
+                words = pa.array(self._words[column], pa.string())
+                chunks = [pa.DictionaryArray.from_arrays(codes, words, safe=False) for codes in chunks]
+            columns[column] = pa.chunked_array(
+                chunks, kinds.get(column, pa.dictionary(pa.int32(), pa.string()))
+            )
+        return _compact(pa.table(columns))
+
+    def _items(self, block: Block) -> "dict[str, pa.Array]":
+        """The columns that are the same for all quantities; blocks often share their items and steps."""
+        import pyarrow as pa
+
+        if self._last is not None:
+            last, columns = self._last
+            shared = ("names", "layers", "roles", "steps")
+            if last.axis == block.axis and all(getattr(last, a) is getattr(block, a) for a in shared):
+                return columns
+        count = len(block.steps)
+        layers = np.array([-1 if n is None else n for n in block.layers], np.int32).repeat(count)
+        columns = {
+            block.axis: pa.array(np.tile(np.asarray(block.steps, _number(block.axis)), len(block.names))),
+            "name": self._coded("name", block.names, count),
+            "layer": pa.array(layers, mask=layers < 0),
+            "role": self._coded("role", block.roles, count),
+        }
+        self._last = block, columns
+        return columns
+
+    def _coded(self, column: str, words: Sequence[str | None], count: int) -> "pa.Array":
+        import pyarrow as pa
+
+        codes = np.array([self._code(column, word) for word in words], np.int32).repeat(count)
+        return pa.array(codes, mask=codes < 0)
+
+    def _repeated(self, column: str, word: str | None, size: int) -> "pa.Array":
+        import pyarrow as pa
+
+        code = self._code(column, word)
+        known = self._same.get(code)
+        if known is None or len(known) < size:
+            known = pa.nulls(size, pa.int32()) if code < 0 else pa.array(np.full(size, code, np.int32))
+            self._same[code] = known
+        return known.slice(0, size)
+
+    def _code(self, column: str, word: str | None) -> int:
+        words = self._words[column]
+        return -1 if word is None else words.setdefault(storable(word), len(words))
+
+
+def _number(column: str) -> type[np.generic]:
+    return np.float64 if AXES.get(column) == "double" else np.int64
+
+
+def _compact(table: "pa.Table") -> "pa.Table":
+    """The table in one chunk, unless it is so large that a copy of it takes much memory."""
+    return table if table.num_rows > ONE_CHUNK else table.combine_chunks()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_type_hints
 import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
-from normgrowth.records import Matrix, Records
+from normgrowth.records import Levels, Matrix, Records
 from normgrowth.serialization.checksums import JsonObject
 from normgrowth.serialization.json_types import converted
 from normgrowth.serialization.record_schema import ADVICE, SCHEMA
@@ -223,8 +223,10 @@ def render(result: Result) -> str:
     return to_text(result)
 
 
-def load(folder: Path | str) -> Result:
+def load(folder: Path | str, *, levels: Levels | None = None) -> Result:
     """The result in a folder, as the type that its verb returned.
+
+    levels: read only these levels of a tracker's log, for example ["model", "layer"].
 
     >>> folder = ng.trace("checkpoints").save("traces/gpt")
     >>> type(ng.load("traces/gpt")).__name__
@@ -235,7 +237,7 @@ def load(folder: Path | str) -> Result:
         return type_of("reproduction").read(folder)  # pyright: ignore[reportAttributeAccessIssue]
     if not has_records(folder):
         raise InputError(f"{folder}: {why_no_result(folder)}")
-    return result_of(StoredResult.read(folder), folder)
+    return result_of(StoredResult.read(folder, levels), folder)
 
 
 def holds_reproduction(folder: Path | str) -> bool:
@@ -262,16 +264,18 @@ def type_of(kind: str) -> type[Result]:
     return getattr(import_module(module), name)
 
 
-def load_all(folder: Path | str, depth: int = 2) -> Iterator[tuple[Path, Result]]:
+def load_all(
+    folder: Path | str, depth: int = 2, *, levels: Levels | None = None
+) -> Iterator[tuple[Path, Result]]:
     """The result in a folder; if there is none, the results in its subfolders, up to depth levels down."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder{did_you_mean(folder)}")
     if has_records(folder) or holds_reproduction(folder):
-        yield folder, load(folder)
+        yield folder, load(folder, levels=levels)
     elif depth:
         for below in sorted(path for path in folder.iterdir() if path.is_dir()):
-            yield from load_all(below, depth - 1)
+            yield from load_all(below, depth - 1, levels=levels)
 
 
 def _not_there(rows: Records, quantity: str, level: str) -> str:

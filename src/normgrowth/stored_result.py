@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.errors import InputError, RecordsMismatch
-from normgrowth.records import Records
+from normgrowth.records import Levels, Records
 from normgrowth.serialization.checksums import JsonObject, from_parquet, to_parquet
 from normgrowth.serialization.record_schema import conformed, refuse_other_schemas
 from normgrowth.text import did_you_mean
@@ -47,12 +47,19 @@ class StoredResult:
         write_json(folder / SIDECAR, {**self.fields, PAIRED: checksum})
 
     @staticmethod
-    def read(folder: Path | str) -> "StoredResult":
-        """The result in a folder, also of a run that is still going or was killed."""
+    def read(folder: Path | str, levels: Levels | None = None) -> "StoredResult":
+        """The result in a folder, also of a run that is still going or was killed.
+
+        levels: read only these levels of a tracker's log, which can have millions of rows for its tensors.
+        """
         folder = Path(folder)
         if has_log(folder):
-            return import_module(LOG_READER).read_run(folder)
+            return import_module(LOG_READER).read_run(folder, levels)
         return StoredResult.read_files(folder)
+
+    def at_levels(self, levels: Levels | None) -> "StoredResult":
+        """The same result with the rows of these levels; None: of all."""
+        return self if levels is None else StoredResult(self.records.at_levels(levels), self.fields)
 
     @staticmethod
     def read_files(folder: Path | str) -> "StoredResult":

@@ -28,7 +28,7 @@ from normgrowth.results import Provenance
 from normgrowth.serialization.checksums import seal_json
 from normgrowth.serialization.record_schema import SCHEMA
 from normgrowth.stored_result import StoredResult
-from normgrowth.tracking.log import step_log
+from normgrowth.tracking.log import log_reader, step_log
 from normgrowth.tracking.log.arrow_messages import batch_message, schema_message
 from normgrowth.tracking.log.log_reader import encoded_parts
 from normgrowth.tracking.log.step_file import KEY, header_length
@@ -458,3 +458,81 @@ def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(t
     with NormTracker(model, optimizer, every=1, out=tmp_path, include="all", resume_step=0):  # begins anew
         train(model, optimizer, [1])
     assert StoredResult.read(tmp_path).fields["selection"]["include"] == "all"
+
+
+def long_log(folder, steps, tensors=20):
+    """A log of many steps, whose sums are those of the first."""
+    model = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(tensors // 2))})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tracker = NormTracker(model, optimizer, every=1, out=folder, warn=False)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    for step in range(2, steps + 1):
+        tracker._log.append(step, tracker._latest)
+    tracker.close()
+
+
+def test_a_long_log_takes_little_more_memory_than_its_values(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_log, "EXPORT_BYTES", 0)
+    monkeypatch.setattr(log_reader, "CHUNK_BYTES", 2**20)
+    long_log(tmp_path / "run", 2000)
+    records = normgrowth.load(tmp_path / "run").records
+    assert len(records) > 2**20
+    assert records.table.get_total_buffer_size() < 12 * len(records)  # 8 of them for the value
+    alone = records.where(level="layer", quantity="norm", name="layer.3")
+    assert alone.distinct("step") == list(range(2001))
+    totals = records.series("total_growth")[1]
+    growth = records.series("growth")[1]
+    np.testing.assert_allclose(totals, np.cumsum(growth), rtol=1e-9)  # across chunks of the log
+
+
+def test_only_the_levels_that_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_log, "EXPORT_BYTES", 0)
+    long_log(tmp_path / "run", 5)
+    whole = normgrowth.load(tmp_path / "run").records
+    some = normgrowth.load(tmp_path / "run", levels=["model", "layer"]).records
+    wanted = {
+        row for row in map(str, whole.to_rows()) if "'level': 'model'" in row or "'level': 'layer'" in row
+    }
+    assert set(map(str, some.to_rows())) == wanted
+    norms = normgrowth.load(tmp_path / "run", levels={"model": None, "tensor": ["norm"]}).records
+    assert norms.where(level="tensor").distinct("quantity") == ["norm"]
+    assert len(norms.where(level="model")) == len(whole.where(level="model"))
+
+
+@pytest.mark.parametrize("verb", ["fit", "dynamics", "page", "plot"])
+def test_verbs_do_not_read_the_quantities_of_tensors(verb, tmp_path, monkeypatch):
+    """And return the same as for a trace with all rows."""
+    from normgrowth.cli.main import main
+    from normgrowth.report.page.collect import collect
+
+    monkeypatch.setattr(step_log, "EXPORT_BYTES", 0)
+    run = tmp_path / "run"
+    long_log(run, 12)
+    whole = normgrowth.load(run)
+    read, plain = [], log_reader.read_run
+    monkeypatch.setattr(log_reader, "read_run", lambda *given: read.append(plain(*given)) or read[-1])
+    if verb == "fit":
+        assert normgrowth.fit(run, bootstrap=0).best.r2 == normgrowth.fit(whole, bootstrap=0).best.r2
+    elif verb == "dynamics":
+        found, wanted = normgrowth.dynamics(run), normgrowth.dynamics(whole)
+        assert found.uniformity == wanted.uniformity
+        assert_equal(found.records, wanted.records)
+    elif verb == "page":
+        shown = collect([run])[0].result.records
+        for level in ("model", "layer", "role"):
+            assert_equal(shown.where(level=level), whole.records.where(level=level))
+    else:
+        assert main(["plot", str(run), "-o", str(tmp_path / "figures"), "--formats", "svg"]) == 0
+        drawn = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+        assert len(drawn) >= len(whole.plot.names)
+    assert len(read) == 1
+    tensors = read[0].records.where(level="tensor")
+    assert set(tensors.distinct("quantity")) <= {"norm", "nonfinite"}
+
+
+def test_fit_names_all_levels_of_a_log(tmp_path):
+    long_log(tmp_path / "run", 5)
+    with pytest.raises(InputError, match=r"known levels: tensor, layer, role, part, model"):
+        normgrowth.fit(tmp_path / "run", level="head")

@@ -64,16 +64,15 @@ def _plot(arguments: argparse.Namespace) -> int:
 def _result(source: str) -> "Result":
     from normgrowth import results
     from normgrowth.paper import published
-    from normgrowth.stored_result import StoredResult
     from normgrowth.trace.result import Trace
 
     if source.startswith("published:"):
         return published.load_published(source.removeprefix("published:"))
-    result = results.load(source)
+    result = results.load(source, levels=["model", "part", "layer", "role"])
     holds_norms = result.kind in ("run", "trace") and len(
         result.records.where(level="model", quantity="norm")
     )
-    return Trace.from_stored(StoredResult.read(source)) if holds_norms else result
+    return Trace.from_stored(result.stored) if holds_norms and not isinstance(result, Trace) else result
 
 
 def _fitted(trace: "Result", law: str) -> "FittedLaw":

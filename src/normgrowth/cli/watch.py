@@ -55,9 +55,8 @@ def _read(arguments: argparse.Namespace) -> "Trace | None":
     """The latest records; None if the folder is empty and its run may still start."""
     from normgrowth.errors import InputError
     from normgrowth.records import Records
-    from normgrowth.stored_result import StoredResult, has_log, has_records, why_no_result
+    from normgrowth.stored_result import StoredResult, has_records, why_no_result
     from normgrowth.trace.result import Trace
-    from normgrowth.tracking.log.log_reader import read_run
 
     folder = Path(arguments.folder)
     if not has_records(folder):
@@ -69,8 +68,7 @@ def _read(arguments: argparse.Namespace) -> "Trace | None":
             )
         return None
     levels = ["part", "model", *(["layer"] if arguments.layers == "all" else [])]
-    stored = read_run(folder, levels) if has_log(folder) else StoredResult.read(folder)
-    trace = Trace.from_stored(stored)
+    trace = Trace.from_stored(StoredResult.read(folder, levels))
     if arguments.layers == "all":
         return trace
     return replace(trace, records=Records.joined([trace.records.where(level=level) for level in levels]))

@@ -46,7 +46,7 @@ def explain(
     """Explain the growth of a norm; see `normgrowth.dynamics.dynamics` for the parameters."""
     if level == "model" and name is not None:
         raise InputError(f"name {name} needs a level (--level): part, layer, role or tensor")
-    measured = read_measurement(trace)
+    measured = read_measurement(trace, {**dict.fromkeys(PARTS, ("norm",)), "part": None, "model": None, level: None})
     records = measured.records
     if level != "model" and name is None:
         names = ", ".join(records.where(level=level, quantity="norm").distinct("name")[:20])

@@ -70,7 +70,11 @@ def _is_source(one: Any) -> bool:
 def _read(data: str | Path, level: str, quantity: str) -> Data:
     path = Path(data)
     if path.is_dir() or path.name == FILE:
-        return _measured(read_measurement(path if path.is_dir() else path.parent), level, quantity)
+        folder = path if path.is_dir() else path.parent
+        measured = read_measurement(folder, ["model", "part", level])
+        if level not in measured.records.distinct("level"):  # the error names all levels
+            measured = read_measurement(folder)
+        return _measured(measured, level, quantity)
     if is_named_trace(data):
         return _measured(read_measurement(data), level, quantity)
     if level != "model":

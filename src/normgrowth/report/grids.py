@@ -34,7 +34,6 @@ class Grids:
         # A tracker compares single training steps, a trace neighboring checkpoints.
         self.tracked = given.tracked if isinstance(given, Trace) else isinstance(given, Run)
         self._records = records
-        self._levels: dict[str, Records] = {}
         self._grids: dict[tuple[str, str, str | None, float | None], Matrix] = {}
         found = (self.of(level, "norm").steps for level in ("model", "layer", "role"))
         self.steps = [int(step) for step in next((steps for steps in found if len(steps)), ())]
@@ -52,9 +51,7 @@ class Grids:
     ) -> Matrix:
         key = level, quantity, reference, scale
         if key not in self._grids:
-            if level not in self._levels:
-                self._levels[level] = self._records.where(level=level)
-            grid = self._levels[level].matrix(quantity, level=level, reference=reference, scale=scale)
+            grid = self._records.matrix(quantity, level=level, reference=reference, scale=scale)
             drawable = np.abs(grid.values) <= LARGEST
             self._grids[key] = replace(grid, values=np.where(drawable, grid.values, np.nan))
         return self._grids[key]

@@ -15,11 +15,13 @@ from normgrowth.paper.reproduction import Reproduction
 from normgrowth.records import Records
 from normgrowth.report.page.content import PageEntry
 from normgrowth.results import Result, load_all
-from normgrowth.stored_result import has_records
+from normgrowth.stored_result import StoredResult, has_records
 from normgrowth.text import labels
 from normgrowth.trace.result import Trace
 
 TRACKER = "tracker"  # subfolder of a training run
+# The levels of a tracker's log that a page shows; of tensors, the norms and the values that are not finite.
+SHOWN = {**dict.fromkeys(("model", "part", "layer", "role")), "tensor": ("norm", "nonfinite")}
 
 Given = Result | Path | str
 
@@ -42,7 +44,7 @@ def collect(given: Sequence[Given]) -> list[PageEntry]:
 
 def _in_folder(folder: Path) -> Iterator[tuple[Path, Result]]:
     empty = True
-    for path, result in load_all(folder):
+    for path, result in load_all(folder, levels=SHOWN):
         empty = False
         if isinstance(result, Trace | Run):
             yield (path.parent if path.name == TRACKER else path), _with_tracker(result, path / TRACKER)
@@ -60,7 +62,7 @@ def _with_tracker(result: Trace | Run, folder: Path) -> Trace | Run:
     """The run with the tensors and roles that its tracker measured; its own records have the model and the layers."""
     if not folder.is_dir() or not has_records(folder):
         return result
-    tracked = Records.read(folder)
+    tracked = StoredResult.read(folder, SHOWN).records
     if len(result.records.where(level="model", quantity="norm")):
         norms, there = tracked.where(quantity="norm"), result.records.where(quantity="norm").distinct("level")
         parts = [norms.where(level=level) for level in ("tensor", "role") if level not in there]

@@ -5,15 +5,15 @@ A part replaces all steps after its from_step in earlier parts, and the notes on
 
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.records import Records, concatenated
+from normgrowth.records import Block, Levels, Records, quantities_by_level
 from normgrowth.serialization.checksums import seal_json, unseal_json
 from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
@@ -49,14 +49,14 @@ class Note:
         return Note(int(said["part"]), int(said["step"]), str(said["text"]), issued)
 
 
-def read_run(folder: str | Path, levels: Sequence[str] | None = None) -> StoredResult:
+def read_run(folder: str | Path, levels: Levels | None = None) -> StoredResult:
     """The trace of a run, which may still be running or have been killed. levels: read only these levels."""
     folder = Path(folder)
     if (exported := _exported(folder)) is not None:
-        return exported
+        return exported.at_levels(levels)
     parts = encoded_parts(folder)
     if not parts:
-        return StoredResult.read_files(folder)
+        return StoredResult.read_files(folder).at_levels(levels)
     notes, damaged = read_notes(folder, parts)
     told = [note.text for note in notes]
     if damaged:
@@ -121,29 +121,49 @@ def read_notes(folder: Path, parts: Sequence[EncodedSteps]) -> tuple[list[Note],
 def records_of(
     parts: Sequence[StepFile],
     notes: Sequence[str],
-    levels: Sequence[str] | None = None,
+    levels: Levels | None = None,
 ) -> StoredResult:
     """The records of all parts, and the fields of the last part. levels: only these levels."""
-    from_steps = [part.from_step for part in parts]
-    tables: list[pa.Table] = []
+    fields = {**(parts[-1].fields if parts else {}), "notes": list(notes)}
+    run = parts[-1].layout.run if parts else ""
+    return StoredResult(Records.from_blocks(run, _blocks(parts, levels)), fields)
+
+
+def _blocks(parts: Sequence[StepFile], levels: Levels | None) -> Iterator[Block]:
+    """The blocks of the steps that no later part replaces."""
+    chosen = None if levels is None else quantities_by_level(levels)
+    totals: _Totals | None = None
     last = -1
-    for part, end in zip(parts, last_kept(from_steps), strict=True):
-        chosen = np.flatnonzero((part.steps <= end) & (part.steps > last))
-        if not len(chosen):
+    for part, end in zip(parts, last_kept([part.from_step for part in parts]), strict=True):
+        places = np.flatnonzero((part.steps <= end) & (part.steps > last))
+        if not len(places):
             continue
-        layout = part.layout if levels is None else replace(part.layout, levels=list(levels))
+        layout = part.layout if chosen is None else replace(part.layout, levels=_both(part.layout, chosen))
         size = max(1, CHUNK_BYTES // (8 * layout.shape[0] * layout.shape[1]))
-        steps = part.steps[chosen]
+        steps = part.steps[places]
         # Totals over all steps need every step.
         whole = layout.totals and int(steps[-1] - steps[0]) + 1 == len(steps)
-        for start in range(0, len(chosen), size):
+        for start in range(0, len(places), size):
             at = steps[start : start + size].tolist()
-            rows = np.stack([part.rows[i] for i in chosen[start : start + size]])
-            before = _totals_before(tables, at[0]) if whole else None
-            tables.append(Records.from_blocks(layout.run, record_blocks(layout, at, rows, before)).table)
+            rows = np.stack([part.rows[i] for i in places[start : start + size]])
+            before = _totals_before(totals, at[0]) if whole else None
+            totals = _Totals(at[-1])
+            for block in record_blocks(layout, at, rows, before):
+                totals.take(block)
+                yield _restricted(block, chosen)
         last = int(steps[-1])
-    fields = {**(parts[-1].fields if parts else {}), "notes": list(notes)}
-    return StoredResult(Records(tables[0] if len(tables) == 1 else concatenated(tables)), fields)
+
+
+def _both(layout: StepLayout, chosen: Mapping[str, Collection[str] | None]) -> list[str]:
+    return [level for level in layout.levels if level in chosen]
+
+
+def _restricted(block: Block, chosen: Mapping[str, Collection[str] | None] | None) -> Block:
+    """The block with the chosen quantities of its level."""
+    quantities = None if chosen is None else chosen.get(block.level)
+    if quantities is None:
+        return block
+    return replace(block, values={name: v for name, v in block.values.items() if name in quantities})
 
 
 def last_rows(parts: Sequence[EncodedSteps], step: int) -> tuple[StepLayout, int, Rows] | None:
@@ -155,19 +175,24 @@ def last_rows(parts: Sequence[EncodedSteps], step: int) -> tuple[StepLayout, int
     return found
 
 
-def _totals_before(tables: "Sequence[pa.Table]", step: int) -> Totals | None:
+@dataclass
+class _Totals:
+    """The sums of the budget up to a step, by level and name."""
+
+    step: int
+    sums: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def take(self, block: Block) -> None:
+        if all(term in block.values for term in TOTALS):
+            ends = np.stack([block.values[term][-1] for term in TOTALS], axis=1)
+            self.sums[block.level] = dict(zip(block.names, ends.tolist(), strict=True))
+
+
+def _totals_before(last: _Totals | None, step: int) -> Totals | None:
     """The sums of the budget up to the step before; None if the records do not have them."""
     if step <= 1:
         return {}
-    if not tables:
-        return None
-    rows = tables[-1].filter(tables[-1]["step"].to_numpy() == step - 1).to_pylist()
-    totals: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row["quantity"] in TOTALS:
-            sums = totals.setdefault(row["level"], {}).setdefault(row["name"], [0.0] * len(TOTALS))
-            sums[TOTALS.index(row["quantity"])] = row["value"]
-    return totals or None
+    return last.sums or None if last is not None and last.step == step - 1 else None
 
 
 # Records that were made from the log ------------------------------------------------------------------------

@@ -123,10 +123,13 @@ class EncodedSteps:
         return zlib.crc32(message[:-8]) == int(message[-8:].view("<i8")[0])
 
     def _values(self, messages: Bytes) -> tuple[NDArray[np.int64], Rows]:
+        """Steps and rows; the rows are views of the file, so that a long log is not copied into memory."""
         tails = messages[:, -self._tail :]
         steps = np.ascontiguousarray(tails[:, :8]).view("<i8")[:, 0]
-        sums = np.ascontiguousarray(tails[:, 8:-8]).view("<f8")
-        return steps.astype(np.int64), sums.reshape(len(messages), *self.layout.shape)
+        sums = tails[:, 8:-8].view("<f8")
+        shape = (len(messages), *self.layout.shape)
+        strides = (sums.strides[0], 8 * shape[2], 8)
+        return steps.astype(np.int64), np.lib.stride_tricks.as_strided(sums, shape, strides, writeable=False)
 
 
 def header_length(content: Bytes) -> int | None:

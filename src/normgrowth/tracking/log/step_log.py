@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.errors import FolderMismatch, InputError, SeriesWarning
+from normgrowth.records import Levels
 from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult
 from normgrowth.trace.result import Trace
 from normgrowth.tracking.log.log_reader import (
@@ -151,7 +152,7 @@ class StepLog:
             if not wait:
                 self._write_waiting()
 
-    def stored(self, levels: Sequence[str] | None = None) -> StoredResult:
+    def stored(self, levels: Levels | None = None) -> StoredResult:
         """The trace so far, including steps that could not be written yet. levels: only these levels."""
         if self.folder is None:
             parts = [
