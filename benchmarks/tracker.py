@@ -5,7 +5,8 @@ python benchmarks/tracker.py --rounds N    fewer rounds of each model
 python benchmarks/tracker.py --again       drop what an earlier run measured
 python benchmarks/tracker.py --pages       make the table again
 
-The variants alternate on the same model, one step each per round, so that other load affects all of them alike. Memory
+The variants alternate on the same model, one step each per round. Times are CPU seconds of the process, since other
+processes may run on the machine. Memory
 is the peak of a process that runs only this variant, minus the peak of a process that only trains. Results are saved
 after each round: an interrupted run continues where it was.
 
@@ -226,9 +227,9 @@ def time_rounds(name: str, rounds: int, state: dict[str, Any], save: Callable[[]
         for number in range(done, rounds):
             turn = number % len(chosen)  # rotate the order, so that cache contents affect all variants alike
             for v in (*chosen[turn:], *chosen[:turn]):
-                start = time.perf_counter()
+                start = time.process_time()
                 steps[v]()
-                known[v].append(round(time.perf_counter() - start, 6))
+                known[v].append(round(time.process_time() - start, 6))
             save()
             print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     parameters = list(training.model.parameters())
@@ -246,11 +247,11 @@ def hook_seconds(training: Training) -> float:
         (after,) = optimizer._optimizer_step_post_hooks.values()
         before(optimizer, (), {})  # the first call records step 0
         after(optimizer, (), {})
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(HOOK_CALLS):
             before(optimizer, (), {})
             after(optimizer, (), {})
-        return (time.perf_counter() - start) / HOOK_CALLS
+        return (time.process_time() - start) / HOOK_CALLS
 
 
 def measure_memory(name: str, state: dict[str, Any], save: Callable[[], None]) -> None:
@@ -292,16 +293,16 @@ def log_growth(count: int) -> dict[str, float]:
         rows, seconds, before = tracker._latest, np.zeros(count), status("VmRSS")
         assert rows is not None
         for i in range(count):
-            start = time.perf_counter()
+            start = time.process_time()
             tracker._log.append(i + 2, rows)
-            seconds[i] = time.perf_counter() - start
+            seconds[i] = time.process_time() - start
         grown = status("VmRSS") - before
-        start = time.perf_counter()
+        start = time.process_time()
         tracker.close()
-        closed = time.perf_counter() - start
-        start = time.perf_counter()
+        closed = time.process_time() - start
+        start = time.process_time()
         again = StepLog.open(folder, count)
-        resumed = time.perf_counter() - start
+        resumed = time.process_time() - start
         again.close()
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     return {
