@@ -23,7 +23,7 @@ PROVIDERS = {"published": "normgrowth.paper.published.by_name"}
 class Measurement:
     """Records, their source, and the counted parameters; also the schedule and the optimizer if they are known.
 
-    optimizer: the class of a tracked run's optimizer.
+    optimizer, optimizer_changes: the class of a tracked run's optimizer, and changes of its settings.
     """
 
     records: Records
@@ -32,6 +32,7 @@ class Measurement:
     schedule: Schedule | str | None = None
     optimizer_groups: tuple[OptimizerGroup, ...] = ()
     optimizer: str = ""
+    optimizer_changes: tuple[str, ...] = ()
 
 
 def read_measurement(data: Result | Records | Path | str, levels: Levels | None = None) -> Measurement:
@@ -60,7 +61,8 @@ def _of_result(result: Result, place: str = "") -> Measurement:
     schedule = getattr(result, "schedule", None) or _recorded_schedule(result.records)
     groups, optimizer = getattr(result, "optimizer_groups", ()), getattr(result, "optimizer", "")
     named = optimizer if isinstance(optimizer, str) else ""  # dynamics have settings under this name
-    return Measurement(result.records, source, parameters, schedule, groups, named)
+    changes = getattr(result, "optimizer_changes", ())
+    return Measurement(result.records, source, parameters, schedule, groups, named, changes)
 
 
 def _recorded_schedule(records: Records) -> Schedule | None:

@@ -354,6 +354,27 @@ def plain_parts(folder: Path) -> None:
         dist.barrier()
 
 
+def drifting_ranks(folder: Path) -> None:
+    """A forgotten DDP: equal weights at the start, then each rank takes its own steps. With DDP there is no warning."""
+    for parallel in (True, False):
+        model = model_of()
+        trained = DistributedDataParallel(model) if parallel else model
+        optimizer = adamw(model)
+        with NormTracker(trained, optimizer, every=1, include="all") as tracker:
+            for step in (1, 2):
+                optimizer.zero_grad()
+                with_real_gradients(trained, 10 * step + dist.get_rank())
+                optimizer.step()
+            kinds = {warning.kind for warning in tracker.warnings}
+            assert ("ranks" in kinds) != parallel, tracker.warnings
+            if not parallel:
+                first = next(warning for warning in tracker.warnings if warning.kind == "ranks")
+                assert not tracker.ok
+                assert first.step == 1
+                assert first.value > first.threshold
+                assert any("differs between ranks" in note for note in tracker.trace.notes)
+
+
 def out_of_memory(folder: Path) -> None:
     """One rank has no room for its copies at one step: NaN there, and the others do not wait for it."""
     real, fails = measured_step.local, []
@@ -400,7 +421,7 @@ def lora(folder: Path) -> None:
 CHECKS = {
     2: (
         *(ddp, fsdp, tp, refusals, one_reduction, logit_scale, same_losses),
-        *(forward_only, plain_parts, out_of_memory, lora),
+        *(forward_only, plain_parts, drifting_ranks, out_of_memory, lora),
     ),
     4: (ddp, fsdp, hsdp, tp, fsdp_tp, lora),
 }

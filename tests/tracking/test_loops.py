@@ -5,6 +5,7 @@ import pytest
 import torch
 from tracking.tiny_training import WholeTracker, backward, tiny
 
+import normgrowth as ng
 from normgrowth import InputError, NormTracker
 
 pytestmark = pytest.mark.usefixtures("one_thread", "own_random_numbers")
@@ -105,6 +106,99 @@ def test_muon_of_torch():
             wanted[step] = norm_of(model)
     assert norms_of(tracker) == pytest.approx(wanted, rel=1e-12)
     assert tracker.trace.records.series("decay_step")[1][-1] == pytest.approx(1e-2 * 0.1 * before)
+
+
+@pytest.mark.filterwarnings("ignore::normgrowth.SeriesWarning")
+def test_two_optimizers_on_one_model():
+    """Each tracker sees the steps of its own optimizer: it says so, and the sums since the start end there."""
+    model = tiny()
+    matrices = [p for p in model.layers.parameters() if p.dim() == 2]
+    mine = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in mine]
+    first, second = torch.optim.SGD(matrices, lr=0.1), torch.optim.AdamW(rest, lr=1e-2)
+    with WholeTracker(model, first, every=1) as one, WholeTracker(model, second, every=1) as other:
+        start = norm_of(model)
+        for step in (1, 2, 3):
+            first.zero_grad()
+            second.zero_grad()
+            backward(model, step)
+            first.step()
+            if step == 1:
+                after_first = norm_of(model)
+            second.step()
+    for tracker in (one, other):
+        assert not tracker.ok
+        (warning,) = (warning for warning in tracker.warnings if warning.kind == "elsewhere")
+        assert warning.step == 2
+        assert warning.value > warning.threshold
+        steps = tracker.trace.records.series("total_growth")[0]
+        assert steps.tolist() == [1]
+        assert tracker.trace.records.distinct("step") == [0, 1, 2, 3]
+        assert norms_of(tracker)[0] == start or tracker is other
+    assert one.trace.records.series("total_growth")[1][0] == pytest.approx(
+        after_first**2 - start**2, rel=1e-5
+    )
+
+
+def test_one_optimizer_has_no_such_warning():
+    model = tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        for step in (1, 2, 3):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+    assert "elsewhere" not in {warning.kind for warning in tracker.warnings}
+    assert tracker.trace.records.series("total_growth")[0].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_settings_that_change_during_a_run(folder, tmp_path):
+    out = tmp_path / "run" if folder else None
+    model = tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+
+    def train(steps):
+        for step in steps:
+            if step == 3:
+                optimizer.param_groups[0].update(weight_decay=0.5, betas=(0.5, 0.9))
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+
+    with (
+        pytest.warns(ng.SeriesWarning, match="weight_decay of group 0 is 0.5"),
+        WholeTracker(model, optimizer, every=1, out=out, run="run") as tracker,
+    ):
+        train(range(1, 6))
+    trace = ng.load(out) if out else tracker.trace
+    assert trace.steps == (0, 1, 2, 3, 4, 5)
+    assert [group.weight_decay for group in trace.optimizer_groups] == [0.5]
+    assert trace.optimizer_groups[0].betas == (0.5, 0.9)
+    assert len(trace.optimizer_changes) == 2
+    assert all("from step 3 on" in change for change in trace.optimizer_changes)
+    assert trace.records.series("total_growth")[0].tolist() == [1, 2, 3, 4, 5]
+    found = ng.dynamics(trace)
+    assert (found.weight_decay, found.optimizer.betas) == (0.5, (0.5, 0.9))
+    assert any("weight_decay of group 0 is 0.5 (before: 0.1)" in note for note in found.notes)
+    if out:
+        with WholeTracker(model, optimizer, every=1, out=out, resume_step=5):
+            train([6])
+        assert len(ng.load(out).optimizer_changes) == 2
+
+
+@pytest.mark.filterwarnings("ignore::normgrowth.SeriesWarning")
+def test_settings_that_change_at_every_step():
+    """As momentum under a cyclic schedule: the first changes are recorded, not thousands."""
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.5)
+    with WholeTracker(model, optimizer, every=1) as tracker:
+        for step in range(1, 31):
+            optimizer.param_groups[0]["momentum"] = 0.5 + step / 100
+            backward(model, step)
+            optimizer.step()
+    assert len(tracker.trace.optimizer_changes) == 10
+    assert tracker.trace.optimizer_changes[-1].endswith("later changes are not recorded")
 
 
 def test_schedule_free():

@@ -619,6 +619,76 @@ def test_transposed_weights_and_mixed_dtypes():
     assert accumulated(*np.full((3, 1, 1), found["growth"]))["total_growth"][0, 0] == found["total_growth"]
 
 
+VIEWS = (
+    "detach",
+    "view",
+    "slice",
+    "select",
+    "unsqueeze",
+    "split",
+    "alias",
+)  # which start nothing on a device
+
+
+class Counted(TorchDispatchMode):
+    """Counts operations that start work on a device, and those that wait for it to send values to the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations, self.waits = 0, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = str(func.overloadpacket)
+        self.operations += name.removeprefix("aten.") not in VIEWS
+        if any(
+            word in name for word in ("nonzero", "_local_scalar_dense", "item", "is_nonzero", "masked_select")
+        ):
+            self.waits.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_operations_and_transfers_of_a_step_on_a_gpu(state, monkeypatch):
+    """Sums stay on the device, and one transfer brings them to the host; few operations for each tensor."""
+    monkeypatch.setattr(sums, "SIZES", {})  # so the CPU is treated as any other device
+    monkeypatch.setattr(sums, "KERNEL_VALUES", 10**12)
+    sizes = [*([3] * 100), *([2**16 + 1] * 20)]
+    model = nn.ParameterList([nn.Parameter(torch.randn(n)) for n in sizes])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    transfers, plain = [], torch.Tensor.cpu
+    with WholeTracker(model, optimizer, every=1, optimizer_state=state, warn=False) as tracker:
+        for _ in range(2):
+            for p in model.parameters():
+                p.grad = torch.randn_like(p)
+            optimizer.step()
+        (before,) = optimizer._optimizer_step_pre_hooks.values()
+        (after,) = optimizer._optimizer_step_post_hooks.values()
+        monkeypatch.setattr(torch.Tensor, "cpu", lambda t: transfers.append(t.shape) or plain(t))
+        with Counted() as counted:
+            before(optimizer, (), {})
+            after(optimizer, (), {})
+        assert tracker.trace.records.distinct("step") == [0, 1, 2, 3]
+    assert counted.waits == []
+    assert len(transfers) == 1
+    assert counted.operations < (10 if state else 7) * len(sizes), counted.operations
+
+
+def test_values_that_are_not_finite_on_a_gpu(monkeypatch):
+    """They are counted without waiting for the device."""
+    monkeypatch.setattr(sums, "SIZES", {})
+    monkeypatch.setattr(sums, "OTHER_SIZES", sums.Sizes(10, 1000, looks=False))
+    b = [torch.randn(n) for n in (2500, 0, 1, 1000, 7)]
+    b[3][7], b[3][8], b[4][0], b[0][2400] = math.inf, math.nan, -math.inf, math.inf
+    r = [x + torch.randn(len(x)) for x in b]
+    with Counted() as counted:
+        found = sums.by_torch([b, r])
+    assert counted.waits == []
+    np.testing.assert_allclose(found.numpy(), sums.by_kernel([b, r]), rtol=1e-12)
+    np.testing.assert_allclose(
+        sums.plain_sums([b[1], b[2], r[0]]), [x.double().sum().item() for x in (b[1], b[2], r[0])]
+    )
+
+
 class NoFloat64(TorchDispatchMode):
     """As on a device without float64: only what was copied to the CPU becomes it."""
 

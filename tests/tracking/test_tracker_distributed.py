@@ -12,7 +12,7 @@ TESTS = Path(__file__).parents[1]
 CHECKS = {
     2: (
         *("ddp", "fsdp", "tp", "refusals", "one_reduction", "logit_scale", "same_losses"),
-        *("forward_only", "plain_parts", "out_of_memory", "lora"),
+        *("forward_only", "plain_parts", "drifting_ranks", "out_of_memory", "lora"),
     ),
     4: ("ddp", "fsdp", "hsdp", "tp", "fsdp_tp", "lora"),
 }

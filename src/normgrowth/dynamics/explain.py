@@ -46,7 +46,9 @@ def explain(
     """Explain the growth of a norm; see `normgrowth.dynamics.dynamics` for the parameters."""
     if level == "model" and name is not None:
         raise InputError(f"name {name} needs a level (--level): part, layer, role or tensor")
-    measured = read_measurement(trace, {**dict.fromkeys(PARTS, ("norm",)), "part": None, "model": None, level: None})
+    measured = read_measurement(
+        trace, {**dict.fromkeys(PARTS, ("norm",)), "part": None, "model": None, level: None}
+    )
     records = measured.records
     if level != "model" and name is None:
         names = ", ".join(records.where(level=level, quantity="norm").distinct("name")[:20])
@@ -60,6 +62,11 @@ def explain(
         groups, optimizer = measured.optimizer_groups, measured.optimizer
         recorded = as_recorded(groups, optimizer, weight_decay, settings, gradient)
         weight_decay, settings, notes = recorded.weight_decay, recorded.settings, recorded.notes
+        if measured.optimizer_changes:
+            changes = "; ".join(measured.optimizer_changes)
+            notes += (
+                f"the optimizer's settings changed during the run, and its last ones are used: {changes}",
+            )
     if rates is None and (kappa is not None or weight_decay is not None):
         what = "kappa" if kappa is not None else "weight_decay"
         raise InputError(f"{what} needs a schedule (--schedule), for example {schedules.EXAMPLES['cosine']}")

@@ -36,6 +36,7 @@ class Trace(Result):
     with autocast.
     published: the numbers come from a paper and were not measured.
     optimizer_groups: parameter groups of a tracked run, or those that a Trainer saved next to its checkpoints.
+    optimizer_changes: changes of these groups during a tracked run; optimizer_groups has the last settings.
     schedule: learning rates that a Trainer saved next to its checkpoints; a tracked run has them in its records.
     """
 
@@ -60,6 +61,7 @@ class Trace(Result):
     compute_dtypes: tuple[str, ...] = ()
     published: bool = False
     optimizer_groups: tuple[OptimizerGroup, ...] = ()
+    optimizer_changes: tuple[str, ...] = ()
     schedule: Schedule | None = None
 
     @property

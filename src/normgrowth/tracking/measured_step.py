@@ -21,8 +21,10 @@ from normgrowth.tracking.tensor_sums import (
     REF_SQUARE,
     SQUARE,
     add_over_ranks,
+    apart_over_ranks,
     local,
     local_gradient,
+    plain_sums,
     tensor_sums,
     to_double,
     whole,
@@ -117,7 +119,8 @@ def measure_step(
 ) -> tuple[Tensor, list[bool]]:
     """The sums of the step over all ranks, and which parameters have a gradient that it used.
 
-    The columns of `summed` are followed by Σg² and, with `optimizer_state`, by Σgθ and by Σm² and Σv of Adam's moments.
+    The columns of `tensor_sums` are followed by Σg² and, with `optimizer_state`, by Σgθ and by Σm² and Σv of Adam's
+    moments. The last column is that of `apart_over_ranks`.
     If a rank runs out of memory, its sums are NaN. It still takes part in the reduction, because the others wait.
     """
     references = 2 if first else 1
@@ -134,8 +137,9 @@ def measure_step(
             if optimizer_state:
                 parts.append(_moments(optimizer, before.owned, tensors).to(sums.device))
             columns = torch.cat(parts, dim=1)
+    apart = apart_over_ranks(columns, tensors)
     add_over_ranks(columns, tensors)
-    return columns, gradients.used
+    return torch.cat([columns, apart[:, None]], dim=1), gradients.used
 
 
 def update_squares(adapters: Sequence[LiveAdapter]) -> Tensor:
@@ -206,11 +210,16 @@ def _beside(gradients: Sequence[Tensor], parameter: Tensor, weights: Tensor) -> 
 
 def _moments(optimizer: Optimizer, owned: Sequence[Owned], tensors: Sequence[Tensor]) -> Tensor:
     """Σm² and Σv of Adam's first and second moments; NaN if the optimizer has no moments."""
-    sums = torch.full((len(owned), 2), nan, dtype=torch.float64)
+    first: dict[int, Tensor] = {}
+    second: dict[int, Tensor] = {}
     for i, (own, tensor) in enumerate(zip(owned, tensors, strict=True)):
         state = optimizer.state.get(own.parameters[0], {}) if own.parameters else {}
-        first, second = state.get("exp_avg"), state.get("exp_avg_sq")
-        if first is not None and second is not None:
-            m, v = (local_gradient(moment, tensor) for moment in (first, second))
-            sums[i] = torch.stack([tensor_sums([m])[0, SQUARE], to_double(v).sum()])
+        m, v = state.get("exp_avg"), state.get("exp_avg_sq")
+        if m is not None and v is not None:
+            first[i], second[i] = local_gradient(m, tensor), local_gradient(v, tensor)
+    if not first:
+        return torch.full((len(owned), 2), nan, dtype=torch.float64)
+    squares = tensor_sums(list(first.values()))[:, SQUARE]
+    sums = torch.full((len(owned), 2), nan, dtype=torch.float64, device=squares.device)
+    sums[list(first)] = torch.stack([squares, plain_sums(list(second.values())).to(squares.device)], 1)
     return sums

@@ -6,6 +6,7 @@ second moments. Then the step cannot be split, and the parts are NaN, unless the
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import isfinite, nan
 from typing import Any, NamedTuple
 
@@ -79,6 +80,26 @@ def _options(group: dict[str, Any]) -> dict[str, bool | float | str]:
         for name, value in known.items()
         if isinstance(value, bool | float | int | str | tuple | None)
     }
+
+
+def plain_groups(groups: Sequence[OptimizerGroup]) -> list[dict[str, Any]]:
+    """The groups as JSON values."""
+    return [
+        {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(group).items()}
+        for group in groups
+    ]
+
+
+def changed_settings(before: Sequence[OptimizerGroup], after: Sequence[OptimizerGroup]) -> dict[str, str]:
+    """What changed, by setting and group: {"weight_decay 0": "weight_decay of group 0 is 0.5 (before: 0.1)"}."""
+    if len(before) != len(after):
+        return {"groups": f"the optimizer has {len(after)} parameter groups (before: {len(before)})"}
+    found = {}
+    for i, (old, new) in enumerate(zip(map(asdict, before), map(asdict, after), strict=True)):
+        for name in old.keys() - {"options"}:  # which contain counters of some optimizers
+            if old[name] != new[name]:
+                found[f"{name} {i}"] = f"{name} of group {i} is {new[name]} (before: {old[name]})"
+    return found
 
 
 def unwrap_optimizer(optimizer: Any) -> Optimizer:

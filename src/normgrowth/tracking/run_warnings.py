@@ -5,6 +5,8 @@ resolution         a step is so small compared with the weights that most of it 
 runaway            a layer's norm doubled within the last measured steps, with accelerating growth
 equilibrium        a tensor rotates much faster or slower than η, λ and β predict after this many steps
 logit              an attention logit exceeds a threshold (with `logits`)
+ranks              ranks hold different values of a tensor that is not sharded: their gradients are not averaged
+elsewhere          the weights changed between two measured steps, for example by another optimizer
 """
 
 from collections import deque
@@ -20,7 +22,7 @@ from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.moments.moments import Moments, quantities
 
 Floats = NDArray[np.float64]
-Kind = Literal["weights", "gradient", "resolution", "runaway", "equilibrium", "logit"]
+Kind = Literal["weights", "gradient", "resolution", "runaway", "equilibrium", "logit", "ranks", "elsewhere"]
 
 REMEMBERED = 20  # measured steps in which a runaway norm doubles
 DOUBLED = 2.0
@@ -28,6 +30,8 @@ APART = 10.0  # a rotation that differs from its equilibrium by this factor trig
 SETTLED = 3.0  # an equilibrium is expected after this many times 1/(ηλ) steps
 NAMED = 3  # maximum number of tensors named in a message
 ROUNDING = torch.finfo(torch.float32).eps  # gradients below this share of the model's gradient count as zero
+APART_RANKS = 1e-7  # relative difference of Σθ² between replicas, which DDP keeps equal to the bit
+CHANGED = 1e-6  # relative change of Σθ² between steps; schedule-free optimizers swap weights, with rounding
 LOGIT = 100.0  # the softmax of such scores is an argmax, and float16 scores approach their range
 
 
@@ -58,6 +62,7 @@ class RunWarnings:
     dtypes: Sequence[torch.dtype]
     issued: set[tuple[str, str]] = field(default_factory=set)  # kind, and name of a tensor or layer
     _norms: deque[Floats] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _last: tuple[int, Floats] | None = None  # the last measured step, and Σθ² of each tensor after it
     _layers: list[str] = field(init=False)
     _layer_of: NDArray[np.intp] = field(init=False)  # layer of each tensor; the last index: no layer
 
@@ -67,8 +72,10 @@ class RunWarnings:
         index = {name: i for i, name in enumerate(self._layers)}
         self._layer_of = np.array([index.get(name or "", len(index)) for name in layers], np.intp)
 
-    def check(self, step: int, moments: Moments, run: dict[str, Floats]) -> Iterator[RunWarning]:
-        """The new warnings at this step."""
+    def check(
+        self, step: int, moments: Moments, run: dict[str, Floats], apart: Floats
+    ) -> Iterator[RunWarning]:
+        """The new warnings at this step. apart: the relative difference of Σθ² between ranks."""
         found = quantities(moments)
         for warnings in (
             self._nonfinite(moments, run["gradient"]),
@@ -76,6 +83,8 @@ class RunWarnings:
             self._runaway(found["norm"]),
             self._equilibrium(found["angle"], run["equilibrium_angle"], run["decay_so_far"]),
             self._logit(float(run["attention_logit"][0])),
+            self._ranks(apart),
+            self._elsewhere(step, moments),
         ):
             for warning in warnings:
                 yield replace(warning, step=step)
@@ -98,6 +107,30 @@ class RunWarnings:
                 "recover; normalize queries and keys, or lower the learning rate"
             )
             yield RunWarning("logit", ("model",), reason, largest, LOGIT)
+
+    def _ranks(self, apart: Floats) -> Iterator[RunWarning]:
+        names, i = self._new_tensors("ranks", apart > APART_RANKS)
+        if names:
+            reason = (
+                f"{some(names)} differs between ranks (Σθ² by {apart[i]:.1e}), so the records are those of rank 0 "
+                "alone; average the gradients, for example with DistributedDataParallel"
+            )
+            yield RunWarning("ranks", names, reason, float(apart[i]), APART_RANKS)
+
+    def _elsewhere(self, step: int, moments: Moments) -> Iterator[RunWarning]:
+        last, self._last = self._last, (step, moments.square)
+        if last is None or last[0] != step - 1:
+            return
+        before = moments.against["previous"].square
+        with np.errstate(divide="ignore", invalid="ignore"):
+            changed = np.abs(before - last[1]) / last[1]
+        names, i = self._new_tensors("elsewhere", changed > CHANGED)
+        if names:
+            reason = (
+                f"{some(names)} changed since the last step (Σθ² by {changed[i]:.1e}), for example by another "
+                "optimizer: the steps of this optimizer do not add up to the growth of the weights"
+            )
+            yield RunWarning("elsewhere", names, reason, float(changed[i]), CHANGED)
 
     def _nonfinite(self, moments: Moments, gradient: Floats) -> Iterator[RunWarning]:
         names, i = self._new_tensors("weights", moments.nonfinite > 0)

@@ -37,11 +37,18 @@ from normgrowth.tracking.log.step_records import (
     with_updates,
 )
 from normgrowth.tracking.measured_step import BeforeStep, capture, measure_step, start, update_squares
-from normgrowth.tracking.optimizer_rules import describe_groups, read_rules, unwrap_optimizer
+from normgrowth.tracking.optimizer_rules import (
+    changed_settings,
+    describe_groups,
+    plain_groups,
+    read_rules,
+    unwrap_optimizer,
+)
 from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
 from normgrowth.tracking.tensor_sums import WORDS, check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
 
+CHANGES = 10  # of one setting of the optimizer that are recorded; a schedule may change it at every step
 LOGGED = (  # by default
     "norm",
     "relative_step",
@@ -99,6 +106,9 @@ class NormTracker:
     A measured step keeps a copy of the weights that the optimizer changes until the step is done; no copy is kept
     between steps. Tracking does not affect training: losses are bit-identical.
 
+    With several optimizers, each needs a tracker with a folder of its own, which records the steps of this optimizer.
+    The tracker warns if weights changed between its steps, and stops recording the budget since the start.
+
     Parameters may be frozen and unfrozen at any time, and added to the optimizer later. If the model gets different
     parameters during training (added, removed, reassigned), the tracker warns and continues with the new parameters.
     """
@@ -146,6 +156,9 @@ class NormTracker:
         self._keeps = out is None or is_main()
         self._log = _open_log(out, resume_step, self._selection)
         self._run = run or self._log.run or (labels([out])[0] if out else "") or type(model).__name__
+        self._groups = describe_groups(optimizer)
+        self._changed: list[str] = self._log.optimizer_changes
+        self._changes: dict[str, int] = {}  # how often each setting changed
         self._fields = self._description(optimizer, every)
         self._wants_warnings, self._looked = warn, self.step
         self._decay_so_far = _decay_so_far(self._log)
@@ -246,6 +259,7 @@ class NormTracker:
         reshard(self._model)
         if not self._watched.is_current(self._model):
             self._look_again(optimizer)
+        self._look_at_settings(optimizer)
         if starts:
             self._record_start()
         if not due:
@@ -282,7 +296,7 @@ class NormTracker:
             return
         tensors = self._watched.tensors
         first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
-        columns, used = measure_step(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
+        summed, used = measure_step(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
         squares = update_squares(self._watched.adapters).numpy()
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
@@ -297,21 +311,29 @@ class NormTracker:
         rules = read_rules(optimizer, held.owned, moved)
         before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
         passed = 0 if skipped else self.step - self._looked
-        rows = packed_step(self._layout, columns.cpu().numpy(), rules, scores, before, passed)
+        columns = summed.cpu().numpy()
+        columns, apart = columns[:, :-1], columns[:, -1]
+        rows = packed_step(self._layout, columns, rules, scores, before, passed)
         self._latest = with_updates(self._layout, rows, squares)
+        failed = bool(np.isnan(self._latest[:, NONFINITE]).any())
+        moments, run = unpacked_step(self._layout, self._latest)
+        # Infinite gradients are normal while a gradient scaler searches its scale: a skipped step is not checked.
+        checks = None if failed or skipped else self._checks
+        found = list(checks.check(self.step, moments, run, apart)) if checks else []
+        if self._totals and any(warning.kind == "elsewhere" for warning in found):
+            self._totals = False
+            self._begin_part(self.step - 1)
         self._log.append(self.step, self._latest)
-        if np.isnan(self._latest[:, NONFINITE]).any():
+        if failed:
             self._note(
                 f"step {self.step}: out of memory during the measurement; the values of this step are NaN"
             )
-            return
-        if skipped:  # infinite gradients are normal while a gradient scaler searches its scale
+        if failed or skipped:
             return
         self._looked = self.step
-        moments, run = unpacked_step(self._layout, self._latest)
         names = (reading.name for reading in self._watched.readings)
         self._decay_so_far |= dict(zip(names, run["decay_so_far"].tolist(), strict=True))
-        for warning in self._checks.check(self.step, moments, run) if self._checks else ():
+        for warning in found:
             self._warnings.append(warning)
             self._note(str(warning), [(warning.kind, name) for name in warning.names])
 
@@ -340,6 +362,36 @@ class NormTracker:
         if self._first:
             self._keep_first()
         self._begin()
+
+    def _look_at_settings(self, optimizer: Optimizer) -> None:
+        """Record changed settings of the optimizer; learning rates are recorded at every step."""
+        groups = describe_groups(optimizer)
+        if groups == self._groups:
+            return
+        changed = changed_settings(self._groups, groups)
+        self._groups = groups
+        if not self.step:  # nothing was recorded with the earlier settings
+            self._fields["optimizer_groups"] = plain_groups(groups)
+            self._begin_part(self.step)
+            return
+        new = {name: said for name, said in changed.items() if self._changes.get(name, 0) < CHANGES}
+        for name, said in new.items():
+            self._changes[name] = self._changes.get(name, 0) + 1
+            more = "; later changes are not recorded" if self._changes[name] == CHANGES else ""
+            self._changed.append(f"from step {self.step + 1} on, {said}{more}")
+        if new:
+            self._fields["optimizer_groups"] = plain_groups(groups)
+            self._fields["optimizer_changes"] = list(self._changed)
+            self._begin_part(self.step)
+        # Parameters may be added to the optimizer at any time, which needs no warning.
+        told = [said for name, said in new.items() if not name.startswith(("groups", "parameters"))]
+        if told:
+            self._note(f"step {self.step + 1}: settings of the optimizer changed: {'; '.join(told)}")
+
+    def _begin_part(self, step: int) -> None:
+        """Continue the log after this step with other fields or without totals."""
+        self._layout = replace(self._layout, totals=self._totals)
+        self._log.begin(self._layout, dict(self._fields), step or BEFORE_START)
 
     def _begin(self) -> None:
         self._latest: np.ndarray | None = None  # an earlier layout does not apply
@@ -370,7 +422,8 @@ class NormTracker:
             "tracked": True,
             "model": type(self._model).__name__,
             "optimizer": type(optimizer).__name__,
-            "optimizer_groups": describe_groups(optimizer),
+            "optimizer_groups": self._groups,
+            "optimizer_changes": self._changed,
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
             "selection": self._selection,
             "counted": self._watched.counted,

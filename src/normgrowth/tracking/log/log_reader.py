@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
 from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, record_blocks
 from normgrowth.workspace import read_json_object
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NOTES = "notes.jsonl"
 EXPORTED = "step_log"  # in records.json: names and sizes of the files that the records were made from

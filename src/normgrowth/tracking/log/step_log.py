@@ -59,6 +59,7 @@ class StepLog:
     def __init__(self, folder: Path | None, lock: "BaseFileLock | None" = None, step: int = 0) -> None:
         self.folder = folder
         self.run: str | None = None  # name of a resumed run
+        self.optimizer_changes: list[str] = []  # of a resumed run, up to the resume step
         self.last_step: tuple[StepLayout, Rows] | None = None  # last measured step before the resume
         self._lock, self._process = lock, os.getpid()
         self._files, self._failed = AppendLog(), False
@@ -109,6 +110,8 @@ class StepLog:
             self.run = parts[-1].layout.run
             self._notes = read_notes(folder, parts)[0]
             before, last = last_rows(parts, step), last_rows(parts, NEVER)
+            kept = [part for part in parts if part.from_step < step] if step else []
+            self.optimizer_changes = list(kept[-1].fields.get("optimizer_changes", [])) if kept else []
             self.last_step = (before[0], before[2]) if before else None
             self._replaces = last is not None and last[1] > step
         self._notes = [note for note in self._notes if note.step <= step] if step else []
