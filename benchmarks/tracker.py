@@ -363,7 +363,9 @@ def overhead_table(models: dict[str, Any]) -> str:
 
     def memory(v: str) -> Callable[[str, dict[str, Any]], str]:
         def cell(_: str, s: dict[str, Any]) -> str:
-            return "–" if v in s["absent"] else f"{s['memory_mb'][v] - s['memory_mb'][NOTHING]:+,.0f} MB"
+            return (
+                "–" if v not in s["memory_mb"] else f"{s['memory_mb'][v] - s['memory_mb'][NOTHING]:+,.0f} MB"
+            )
 
         return cell
 
@@ -431,7 +433,10 @@ def main() -> None:
     if not given.pages:
         measure(given.rounds, given.again)
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    tables = {"overhead": overhead_table(results["models"]), "log": log_table(results["log"])}
+    tables = {
+        "overhead": overhead_table({name: s for name, s in results["models"].items() if "memory_mb" in s})
+    }
+    tables |= {"log": log_table(results["log"])} if results["log"] else {}
     fill(DOCS / "tracker.md", tables)
 
 
