@@ -105,7 +105,11 @@ def as_recorded(
             return Recorded(weight_decay, settings)
         if gradient_norm is not None and not largest.options.get("nesterov"):
             return Recorded(weight_decay, replace(settings, gradient_norm=gradient_norm))
-        problem = "SGD with Nesterov momentum" if largest.options.get("nesterov") else "no gradient norm was recorded"
+        problem = (
+            "SGD with Nesterov momentum"
+            if largest.options.get("nesterov")
+            else "no gradient norm was recorded"
+        )
     elif largest.betas is None and largest.momentum is None and not optimizer:
         return Recorded(weight_decay, settings)
     elif not weight_decay:

@@ -96,8 +96,9 @@ def changed_settings(before: Sequence[OptimizerGroup], after: Sequence[Optimizer
         return {"groups": f"the optimizer has {len(after)} parameter groups (before: {len(before)})"}
     found = {}
     for i, (old, new) in enumerate(zip(map(asdict, before), map(asdict, after), strict=True)):
-        for name in old.keys() - {"options"}:  # which contain counters of some optimizers
-            if old[name] != new[name]:
+        for name in old:
+            # The options of some optimizers contain counters.
+            if name != "options" and old[name] != new[name]:
                 found[f"{name} {i}"] = f"{name} of group {i} is {new[name]} (before: {old[name]})"
     return found
 
