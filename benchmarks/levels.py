@@ -1,4 +1,4 @@
-"""Make docs/levels.md: measure saturation levels, scaling curves, and the cost of measuring.
+"""Make docs/saturation.md: measure saturation levels, scaling curves, and the cost of measuring.
 
 python benchmarks/levels.py PART ... --text brown.txt     measure; store records in docs/records/
 python benchmarks/levels.py pages                         make pictures and tables from the records

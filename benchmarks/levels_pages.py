@@ -1,4 +1,4 @@
-"""Make the pictures and tables of docs/levels.md from the records in docs/records."""
+"""Make the pictures and tables of docs/saturation.md from the records in docs/records."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from normgrowth.results import load
 def write(folder: Path) -> None:
     """Write the pictures and tables for which there are records."""
     made = {name: make(folder / name) for name, make in SECTIONS.items() if (folder / name).exists()}
-    fill(DOCS / "levels.md", made)
+    fill(DOCS / "saturation.md", made)
 
 
 def _saturation(folder: Path) -> Saturation:

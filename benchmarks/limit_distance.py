@@ -1,6 +1,6 @@
 """Compare the exact limit with the network scaled by c. limit_cost.py measures the cost.
 
-python benchmarks/limit_distance.py        measure; write limit.json, pictures and tables of docs/saturation.md
+python benchmarks/limit_distance.py        measure; write limit.json, pictures and tables of docs/saturated_network.md
 python benchmarks/limit_distance.py pages  make the pictures and tables again from limit.json
 """
 

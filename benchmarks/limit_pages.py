@@ -1,4 +1,4 @@
-"""Make the pictures and tables of docs/saturation.md from limit.json."""
+"""Make the pictures and tables of docs/saturated_network.md from limit.json."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def write(results: dict[str, Any]) -> None:
     PICTURES.mkdir(exist_ok=True)
     curves(results["models"])
     head(results["head"])
-    fill(DOCS / "saturation.md", {"differences": differences(results)})
+    fill(DOCS / "saturated_network.md", {"differences": differences(results)})
 
 
 def cell(values: Any, layer: int) -> str:

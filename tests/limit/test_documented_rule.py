@@ -1,4 +1,4 @@
-"""The example of a rule of one's own in docs/saturation.md runs, and its limit is that of the scaled network."""
+"""The example of a rule of one's own in docs/saturated_network.md runs, and its limit is that of the scaled network."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from normgrowth.limit import RULES
 from normgrowth.network.scaled_weights import scaled_weights
 
-PAGE = Path(__file__).parents[2] / "docs" / "saturation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "saturated_network.md"
 
 
 def test_the_example_of_a_rule(capsys, own_random_numbers):

@@ -131,7 +131,7 @@ def test_typed_values_of_the_kept_records(kept):
 
 
 def test_forms_of_figure_2_at_the_size_of_t5_base(kept):
-    """First layer and mean of the five forms; see docs/levels.md."""
+    """First layer and mean of the five forms; see docs/saturation.md."""
     found = {form: (levels[0], levels.mean()) for form, levels in kept.figure2_forms.items()}
     assert found["encoder"] == pytest.approx((0.27, 0.38), abs=0.02)
     assert found["decoder"] == pytest.approx((0.42, 0.48), abs=0.02)

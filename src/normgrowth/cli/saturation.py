@@ -50,7 +50,7 @@ From Python: normgrowth.saturation(model, sentences).""",
             "input of the decoder: the start token and the sentence, or the start token alone"
         ),
         "as_published": Option(
-            "measure as the authors' script does: stack, layers and mode (docs/levels.md)"
+            "measure as the authors' script does: stack, layers and mode (docs/saturation.md)"
         ),
         "hard_attention": Option(
             "also measure the distance to the network in which only attention is saturated"
