@@ -279,3 +279,36 @@ def test_equal_scores_share_alike():
     hard = saturated(model, attention_only=True)
     weights = hard(torch.full((1, 5), 7), output_attentions=True).attentions[0]
     close(weights[0, 0, 4], torch.full((5,), 0.2, dtype=torch.float64))
+
+
+class Routed(nn.Module):
+    """Attention, a router whose experts share alike, and a softmax of the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.router = (nn.Linear(4, 4).double() for _ in range(4))
+        self.experts = nn.Parameter(torch.randn(4, 4, 4).double())
+        self.bias = nn.Parameter(torch.randn(5, 5).double())
+        self.hard = False
+
+    def forward(self, x):
+        scores = (self.q(x) @ self.k(x).transpose(-1, -2) / 2 + self.bias).masked_fill(
+            torch.ones(5, 5).triu(1).bool(), -torch.inf
+        )
+        weights = (scores * 1e9 if self.hard else scores).softmax(-1)
+        states = x + weights @ self.v(x)
+        shares = self.router(states).softmax(-1)
+        return (torch.einsum("btd,edo,bte->bto", states, self.experts, shares)).softmax(-1)
+
+
+def test_routers_and_outputs_stay_soft():
+    torch.manual_seed(0)
+    model, x = Routed(), torch.randn(2, 5, 4).double()
+    with torch.no_grad():
+        model.hard = True
+        expected = model(x)
+        model.hard = False
+        found = saturated(model, attention_only=True)(x)
+        assert not torch.allclose(found, model(x), atol=1e-2)
+    assert torch.allclose(found, expected, atol=1e-9)
+    assert all(not vars(p.untyped_storage()) for p in model.parameters()), "no mark remains"

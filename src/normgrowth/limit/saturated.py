@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 import normgrowth.limit.rule_files  # noqa: F401 (registers the rules)
 from normgrowth.limit.dispatch import HALVES, MARK, LimitMode
+from normgrowth.limit.dispatch.score_origins import known_parameters
 from normgrowth.limit.forward_pass.compiled import run_eagerly, unwrapped
 from normgrowth.limit.forward_pass.kernels import no_cached_weights, unfused_kernels
 from normgrowth.limit.forward_pass.module_hooks import watched
@@ -130,7 +131,9 @@ class Limit:
             stack.enter_context(torch.no_grad())
             stack.enter_context(run_eagerly())
             parameters = []
-            if not self.attention_only:
+            if self.attention_only:
+                stack.enter_context(known_parameters(self.model.parameters(), self._run_mark))
+            else:
                 if self._layout is None or not self._layout.holds(modules):
                     self._layout = ParameterLayout(modules)
                 parameters = first_names(self._layout.groups, check_fixed(self.model, self.fixed))
@@ -231,7 +234,7 @@ def saturated(
     orders: number of orders to compute, including the leading one; by default as many as necessary to break ties that
     matter, at most three. tolerance: scores within this many units of rounding of the largest score tie with it, if
     their keys tie for every query.
-    attention_only: keep the weights unchanged and only make attention hard.
+    attention_only: keep the weights unchanged and only make attention hard: softmax of products of two activations.
     fixed: parameters that do not grow, as names or patterns (`["logit_scale", "*.A_log"]`), for example parameters in
     an exponential, which would grow faster than any power of c.
 

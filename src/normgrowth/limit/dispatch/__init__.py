@@ -5,6 +5,7 @@ operations.py      the table of rules, and Operation, the first argument of each
 schemas.py         which arguments an operation writes to or shares, whether it saturates
 marked_storage.py  degree marks on storages: conversion between tensors and series
 partial_writes.py  writing a series into a part of a storage
+score_origins.py   which softmaxes are attention, for `attention_only`
 half_precision.py  bfloat16 and float16 tensors, which are computed in float32
 """
 

@@ -38,6 +38,7 @@ from normgrowth.limit.dispatch.marked_storage import (
 from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
 from normgrowth.limit.dispatch.partial_writes import write_part
 from normgrowth.limit.dispatch.schemas import BOUNDING, SHAPE_ONLY, WEIGHING, OpSchema, schema_of
+from normgrowth.limit.dispatch.score_origins import is_attention, with_origin
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.power_series import Series, constant_series, nonzero, with_all_orders
 
@@ -87,8 +88,11 @@ class LimitMode(TorchDispatchMode):
                 small = small or mark.lost or mark.exponential is not None
                 endless = endless or mark.diverges is not None
                 doubt = doubt or mark.doubt
-        if not marks and not (self.context.attention_only and schema.softmax):
-            return self._plain(func, schema, args, kwargs)
+        if not marks:
+            only = self.context.attention_only
+            if not (only and schema.softmax and is_attention(schema.name, tensors, self.run)):
+                found = self._plain(func, schema, args, kwargs)
+                return with_origin(found, schema.name, tensors, self.run) if only else found
         if schema.functional not in RULES and not schema.views and func._can_decompose():
             with (
                 self
@@ -112,10 +116,11 @@ class LimitMode(TorchDispatchMode):
             result = self._doubted(schema.name, result)
         if isinstance(result, Series):
             return self.attach(_diverging(_losing(result, lost), refusal), storages, dtype, inner)
-        return _map(
+        result = _map(
             lambda value: self.attach(_diverging(_losing(value, lost), refusal), storages, dtype, inner),
             result,
         )
+        return with_origin(result, schema.name, tensors, self.run) if self.context.attention_only else result
 
     def _in_place(
         self,
