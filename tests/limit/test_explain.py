@@ -2,10 +2,12 @@
 
 import copy
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from fractions import Fraction
 from math import log2
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tiny_configs import BLOCKS, tiny_config
@@ -20,6 +22,8 @@ from normgrowth.limit.saturated import saturated
 from normgrowth.network.inputs.default_inputs import default_inputs
 from normgrowth.network.models.load import generic
 from normgrowth.network.scaled_weights import scaled_weights
+from normgrowth.network.scaling.result import ScaledNetwork, ScalingCurves
+from normgrowth.report.sentences.scaling import sentences
 from normgrowth.results import load
 
 LAST = BLOCKS - 1
@@ -301,7 +305,6 @@ def test_covering_never_says_more_than_it_was_given():
 
 def test_an_output_without_a_tensor_is_refused(own_random_numbers):
     """Else every parameter would seem to vanish."""
-    from types import SimpleNamespace
 
     class Hidden(torch.nn.Linear):
         def forward(self, x):
@@ -309,3 +312,20 @@ def test_an_output_without_a_tensor_is_refused(own_random_numbers):
 
     with pytest.raises(InputError, match="SimpleNamespace"):
         degrees(Hidden(2, 2), torch.ones(1, 2))
+
+
+def test_doubtful_values_are_shown_without_the_explanation():
+    found = degrees(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    assert found.undecided_values == 0
+    assert "Warning" not in str(found)
+    assert "Warning: 7 values" in str(replace(found, undecided_values=7))
+
+
+def test_doubtful_values_of_scaling_curves_are_shown():
+    curves = [
+        ScalingCurves((ScaledNetwork(run, undecided=count),), np.array([1.0, 2.0]), {})
+        for run, count in (("first", 0), ("second", 3))
+    ]
+    (sentence,) = sentences(SimpleNamespace(curves=curves))
+    assert "second (3)" in sentence
+    assert "first" not in sentence
