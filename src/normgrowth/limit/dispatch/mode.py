@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, UnsupportedOperation
 from normgrowth.limit.dispatch.half_precision import (
     exact_argument,
     exact_constant,
@@ -37,7 +37,14 @@ from normgrowth.limit.dispatch.marked_storage import (
 )
 from normgrowth.limit.dispatch.operations import RULES, TAKE_UNFINISHED, Operation
 from normgrowth.limit.dispatch.partial_writes import write_part
-from normgrowth.limit.dispatch.schemas import BOUNDING, SHAPE_ONLY, WEIGHING, OpSchema, schema_of
+from normgrowth.limit.dispatch.schemas import (
+    BOUNDING,
+    SHAPE_ONLY,
+    WEIGHING,
+    OpSchema,
+    decomposition,
+    schema_of,
+)
 from normgrowth.limit.dispatch.score_origins import is_attention, with_origin
 from normgrowth.limit.pass_log import Context
 from normgrowth.limit.power_series import Series, constant_series, nonzero, with_all_orders
@@ -93,11 +100,13 @@ class LimitMode(TorchDispatchMode):
             if not (only and schema.softmax and is_attention(schema.name, tensors, self.run)):
                 found = self._plain(func, schema, args, kwargs)
                 return with_origin(found, schema.name, tensors, self.run) if only else found
-        if schema.functional not in RULES and not schema.views and func._can_decompose():
-            with (
-                self
-            ):  # a composite operation, which torch does not decompose if all arguments are inference tensors
-                return func.decompose(*args, **kwargs)
+        if schema.functional not in RULES and not schema.views and (parts := decomposition(func)):
+            try:
+                with self:
+                    return parts(*args, **kwargs)
+            except UnsupportedOperation as error:
+                if not error.operation.startswith("prims."):  # an operation that users know
+                    raise
         if func is VIEW_AS_DTYPE:
             raise self.context.refuse(
                 func, "the bits of a value that grows cannot be reinterpreted as another dtype"

@@ -1,5 +1,6 @@
 """Properties from the schema of an operation: which arguments it writes to or shares, and whether it saturates."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -75,3 +76,17 @@ def schema_of(func: Any) -> OpSchema:
         name.removesuffix("_") in SATURATING or name in SOFTMAXES,
         name in SOFTMAXES,
     )
+
+
+@cache
+def decomposition(func: Any) -> Callable[..., Any] | None:
+    """The function that computes an operation by simpler ones, if torch has one."""
+    if (
+        func._can_decompose()
+    ):  # a composite operation, which arrives here only if all arguments are inference tensors
+        return func.decompose
+    if schema_of(func).writes:
+        return None
+    from torch._decomp import decomposition_table
+
+    return decomposition_table.get(func)
