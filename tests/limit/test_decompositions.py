@@ -1,4 +1,4 @@
-"""Operations without a rule of their own, which torch computes by simpler ones: their limit is that of scaled weights."""
+"""Operations without a rule, which torch computes by simpler ones: their limit is that of scaled weights."""
 
 import pytest
 import torch
