@@ -71,7 +71,7 @@ ALLOWED = {
 }
 # Modules that belong to another layer: light modules of verbs to that of what they call.
 OWNERS = {
-    "parameters.py": "checkpoints",
+    "parameters.py": "trace",
     "trace/__init__.py": "lint",
     **dict.fromkeys(("degrees.py", "saturation.py", "heads.py", "scaling.py", "behavior.py"), "network"),
     **dict.fromkeys(("train.py", "sweep.py"), "lab"),

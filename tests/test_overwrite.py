@@ -64,6 +64,85 @@ def test_models_measured_otherwise_are_refused(tmp_path, trained, command, other
     refused(tmp_path, *command, "-o", tmp_path)
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two series of checkpoints with a trace of each: one/series and one/trace, other/series and other/trace."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+        make_trace(folder / name / "trace")
+    return folder
+
+
+FIT, DYNAMICS = ("fit", "--bootstrap", "0"), ("dynamics", "--schedule", "1e-3", "--weight-decay", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "option"),
+    [
+        (("lint",), "series", ("--include", "blocks")),
+        (FIT, "trace", ("--level", "layer")),
+        (FIT, "trace", ("--laws", "sqrt,linear")),
+        (DYNAMICS, "trace", ("--kappa", "0.5")),
+        (("parameters",), "series", ("--include", "all")),
+        (("compare", "{}/one/trace"), "trace", ("--tolerance", "0.1")),
+    ],
+)
+def test_a_result_of_the_same_kind_is_refused_if_its_source_or_an_option_differs(
+    tmp_path, two, command, source, option
+):
+    command, folder = [word.format(two) for word in command], tmp_path / "out"
+    one, other = ([*command, two / name / source, "-o", folder] for name in ("one", "other"))
+
+    def made(*argv):
+        assert run(*argv)[0] in (0, 1)  # 1: the result has findings
+
+    made(*one)
+    made(*one)  # the same request may be measured again
+    said = refused(folder, *other)
+    assert "one/" in said
+    assert "other/" in said
+    said = refused(folder, *one, *option)
+    assert option[1].split(",")[0] in said
+    made(*one, *option, "--overwrite")
+    refused(folder, *one)
+    made(*other, "--overwrite")
+    refused(folder, *one)
+
+
+@pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")  # one of the checkpoints is a copy
+def test_saving_another_result_of_the_same_kind_is_refused(tmp_path, two):
+    import normgrowth as ng
+
+    one, other = (ng.load(two / name / "trace") for name in ("one", "other"))
+    different = ng.trace(two / "other/series", include="all")
+    one.save(tmp_path)
+    ng.trace(two / "one/series").save(tmp_path)  # the same result, measured again
+    before = content(tmp_path)
+    for result in (other, different):
+        with pytest.raises(FolderMismatch):
+            result.save(tmp_path)
+    assert content(tmp_path) == before
+    different.save(tmp_path, overwrite=True)
+    fits, again = tmp_path / "fits", tmp_path / "again"
+    ng.fit(one, out=fits, bootstrap=0)
+    ng.fit(ng.load(two / "one/trace"), out=fits, bootstrap=0)
+    with pytest.raises(FolderMismatch):
+        ng.fit(different, out=fits, bootstrap=0)
+    ng.fit([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6], again, bootstrap=0)
+    with pytest.raises(FolderMismatch):
+        ng.fit([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7], again, bootstrap=0)
+
+
+@pytest.mark.parametrize("verb", ["fit", "parameters", "lint", "degrees"])
+def test_an_empty_name_is_no_output_folder(tmp_path, monkeypatch, two, verb):
+    monkeypatch.chdir(tmp_path)
+    code, _, said = run(verb, two / "one" / ("trace" if verb == "fit" else "series"), "-o", "")
+    assert code == 2
+    assert "empty" in said
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "command",
     [

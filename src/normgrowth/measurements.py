@@ -4,12 +4,18 @@ The published numbers are in `normgrowth.paper`, which imports the verbs. To avo
 each prefix to the module that has its data; the module is imported on first use.
 """
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from normgrowth.checkpoints.parameters.selection import parameters_text
+from normgrowth.checkpoints.remote.hub.revisions import is_hub
+from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.errors import InputError
 from normgrowth.records import Levels, Records
 from normgrowth.results import KINDS, Result, result_of
@@ -94,6 +100,34 @@ def named_result(source: str) -> Result:
 def named_series(source: str, quantity: str = "norm") -> tuple[str, dict[str, tuple[Any, Any]]]:
     """The origin of the numbers, and the steps and values of each series."""
     return _provider(source).series(_name(source), quantity)
+
+
+def where(source: str | Path | Iterable[str | Path]) -> str:
+    """The absolute path or address of a source, without passwords."""
+    parts = [source] if isinstance(source, str | Path) else source
+    return ", ".join(map(_place, map(str, parts)))
+
+
+def _place(source: str) -> str:
+    if is_hub(source) or is_named(source):
+        return source
+    return redact_url(source) if "://" in source else str(Path(source).expanduser().absolute())
+
+
+def identity(data: Any) -> Any:
+    """The entry for the input of a verb in a request: where it is, or a checksum if it is in memory."""
+    if data is None:
+        return None
+    if isinstance(data, str | Path):
+        return where(data)
+    if isinstance(data, Result | Records):
+        records = data.records if isinstance(data, Result) else data
+        return f"records {records.checksum[:16]}"
+    if isinstance(data, list | tuple) and any(isinstance(one, str | Path | Result | Records) for one in data):
+        return [identity(one) for one in data]
+    values = np.asarray(data)
+    content = str(values.tolist()).encode() if values.dtype.hasobject else values.astype(float).tobytes()
+    return f"numbers {hashlib.sha256(content).hexdigest()[:16]}"
 
 
 def _name(source: str) -> str:

@@ -18,6 +18,8 @@ Some results have further axes, each in its own column: tokens (float64, seen in
 `normgrowth.stored_result` writes and reads the table.
 """
 
+import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -132,6 +134,25 @@ class Records:
 
     def __len__(self) -> int:
         return self.table.num_rows
+
+    @property
+    def checksum(self) -> str:
+        """The SHA-256 of the values, the same for a table from a file and for one that was just measured."""
+        import pyarrow as pa
+
+        found = hashlib.sha256()
+        for name in sorted(self.table.column_names):
+            column = self.table[name].combine_chunks()
+            texts = []
+            if not pa.types.is_primitive(column.type):
+                plain = column.cast(pa.string())
+                column = plain.dictionary_encode()  # again, because the order of a dictionary varies
+                texts, column = column.dictionary.to_pylist(), column.indices
+            present = column.is_valid().to_numpy(zero_copy_only=False)
+            values = column.fill_null(0).to_numpy(zero_copy_only=False)  # the bytes below a null vary
+            values = np.where(np.isnan(values), np.nan, values)  # those of a NaN, too
+            found.update(json.dumps([name, texts]).encode() + present.tobytes() + values.tobytes())
+        return found.hexdigest()
 
     def __repr__(self) -> str:
         """One line, because Arrow's repr shows the first rows of every column."""

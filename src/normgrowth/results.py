@@ -23,7 +23,7 @@ import numpy as np
 
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Levels, Matrix, Records
-from normgrowth.serialization.checksums import JsonObject
+from normgrowth.serialization.checksums import CHECKSUM, JsonObject, seal_json
 from normgrowth.serialization.json_types import converted
 from normgrowth.serialization.record_schema import ADVICE, SCHEMA
 from normgrowth.stored_result import SIDECAR, StoredResult, has_records, why_no_result
@@ -150,7 +150,7 @@ class Result:
         """
         from normgrowth.workspace import Workspace
 
-        with Workspace.open(folder, self.kind, {}, overwrite=overwrite) as workspace:
+        with Workspace.open(folder, self.kind, self._request, overwrite=overwrite) as workspace:
             assert workspace.folder is not None
             self.write(workspace.folder)
             return workspace.folder
@@ -158,6 +158,12 @@ class Result:
     def write(self, folder: Path | str) -> None:
         """Write the files of the result into a folder that the caller has claimed; `save` claims it first."""
         self.stored.write(folder)
+
+    @property
+    def _request(self) -> JsonObject:
+        """What identifies the result when nothing but its content is known."""
+        content = {name: value for name, value in self.stored.fields.items() if name != "provenance"}
+        return {"records": self.records.checksum[:16], "fields": seal_json(content)[CHECKSUM][:16]}
 
     @property
     def stored(self) -> StoredResult:

@@ -333,8 +333,7 @@ class Workspace:
         if folder is None:
             yield Workspace(None, kind)
             return
-        if folder == "":
-            raise InputError("the name of the output folder is empty; set it with -o")
+        _refuse_empty(folder)
         folder = Path(folder)
         lock = lock_folder(folder)
         try:
@@ -433,6 +432,7 @@ class ResultFolder:
     def __init__(
         self, folder: Path | str | None, kind: str, request: Mapping[str, Any], overwrite: bool
     ) -> None:
+        _refuse_empty(folder)
         self.folder = None if folder is None else Path(folder)
         self.kind, self.request, self.overwrite = kind, request, overwrite
         Workspace(self.folder, kind, overwrite=overwrite).check(request)
@@ -440,6 +440,11 @@ class ResultFolder:
     def write(self, result: Writable) -> None:
         with Workspace.open(self.folder, self.kind, self.request, overwrite=self.overwrite) as workspace:
             workspace.save(result)
+
+
+def _refuse_empty(folder: str | Path | None) -> None:
+    if folder == "":
+        raise InputError("the name of the output folder is empty; set it with -o")
 
 
 def _plain(content: Mapping[str, Any]) -> JsonObject:

@@ -67,11 +67,6 @@ class Command:
         taken = inspect.signature(verb).parameters
         if "engine" in taken:
             add_engine(parser, workers="workers" not in taken)
-        if "out" not in taken:
-            parser.add_argument("-o", "--out", metavar="DIR", help="output folder")
-            parser.add_argument(
-                "--overwrite", action="store_true", help="replace another result in that folder"
-            )
         if self.published is not None:
             text = "also show the paper's numbers (gray in figures)"
             parser.add_argument("--published", action="store_true", help=text)
@@ -96,8 +91,6 @@ class Command:
             if "engine" in taken:
                 given["engine"] = stack.enter_context(engine_of(arguments, processes=self.processes))
             result = verb(**given)
-        if arguments.out and "out" not in taken:
-            result.save(arguments.out, overwrite=arguments.overwrite)
         display = {name: getattr(arguments, name) for name in self.display}
         display |= options if self.shows_published else {}
         shown = self.narrow(result, arguments) if self.narrow is not None else result

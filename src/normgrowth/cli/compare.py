@@ -17,6 +17,7 @@ Exit codes: 0 no difference beyond rounding; 1 the runs differ, or share no step
 2 nothing could be read.""",
     positional=("a", "b"),
     own={
+        "out": Option("output folder", "DIR", short="-o"),
         "a": Option("output folder of a tracker or a trace", "A"),
         "b": Option("output folder of the run to compare it with", "B"),
         "control": Option(

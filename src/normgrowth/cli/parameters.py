@@ -1,6 +1,7 @@
 """normgrowth parameters."""
 
 from normgrowth.cli.command import Command
+from normgrowth.cli.options import Option
 
 COMMAND = Command(
     verb="normgrowth.parameters:parameters",
@@ -8,4 +9,5 @@ COMMAND = Command(
     description="List the tensors of the first checkpoint: layer and role of each, and whether norms count it.",
     examples="""  normgrowth parameters model.safetensors
   normgrowth parameters runs/t5 --include encoder --json""",
+    own={"out": Option("output folder", "DIR", short="-o")},
 )

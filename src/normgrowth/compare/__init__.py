@@ -15,12 +15,15 @@ def compare(
     *,
     control: "Trace | Records | str | Path | None" = None,
     tolerance: float = 0.0,
+    out: "Path | str | None" = None,
+    overwrite: bool = False,
 ) -> "Comparison":
     """Return the first step and tensor at which two runs differ by more than rounding, the cause, and their growth.
 
     a, b: traces, their records, or output folders; from trackers, from checkpoints, or one of each.
     control: a third run that should agree with a, such as a repetition; its differences from a set the noise floor.
     tolerance: treat relative differences up to this as equal, even above the noise floor.
+    out: output folder. overwrite: replace another result in this folder.
 
     Growth (`rows`) is compared at the last common step, and `matched` is True. If one run starts at that step, it has
     no growth there: then each run is evaluated at its own last step, and `matched` is False.
@@ -31,5 +34,11 @@ def compare(
     False
     """
     from normgrowth.compare.runs import compared_runs
+    from normgrowth.measurements import identity
+    from normgrowth.workspace import ResultFolder
 
-    return compared_runs(a, b, control, tolerance)
+    request = {"a": identity(a), "b": identity(b), "control": identity(control), "tolerance": tolerance}
+    folder = ResultFolder(out, "comparison", request, overwrite)
+    found = compared_runs(a, b, control, tolerance)
+    folder.write(found)
+    return found

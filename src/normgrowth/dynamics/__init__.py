@@ -52,8 +52,13 @@ def dynamics(
     >>> found = ng.dynamics(trace, "constant:lr=3e-3", weight_decay=0.01)
     >>> kappa, verdict = found.misaligned.kappa, found.verdict
     """
+    from dataclasses import asdict
+
     from normgrowth.dynamics.explain import explain
     from normgrowth.dynamics.weight_decay import OptimizerSettings
+    from normgrowth.measurements import identity
+    from normgrowth.schedules import Schedule
+    from normgrowth.workspace import ResultFolder
 
     settings = OptimizerSettings(
         optimizer=optimizer,
@@ -63,9 +68,10 @@ def dynamics(
         decay=decay,
         invariant=invariant,
     )
-    found = explain(
-        trace, schedule, level=level, name=name, kappa=kappa, weight_decay=weight_decay, settings=settings
-    )
-    if out is not None:
-        found.save(out, overwrite=overwrite)
+    options = {"level": level, "name": name, "kappa": kappa, "weight_decay": weight_decay}
+    rates = asdict(schedule) if isinstance(schedule, Schedule) else schedule
+    request = {"trace": identity(trace), "schedule": rates, **options, **asdict(settings)}
+    folder = ResultFolder(out, "dynamics", request, overwrite)
+    found = explain(trace, schedule, **options, settings=settings)
+    folder.write(found)
     return found

@@ -56,19 +56,21 @@ def fit(
     ['layer.0', 'layer.1']
     """
     from normgrowth.fit.fitting import fit_data
+    from normgrowth.measurements import identity
+    from normgrowth.workspace import ResultFolder
 
-    found = fit_data(
-        data,
-        norms,
-        level=level,
-        quantity=quantity,
-        laws=laws,
-        from_step=from_step,
-        to_step=to_step,
-        bootstrap=bootstrap,
-        confidence=confidence,
-        seed=seed,
-    )
-    if out is not None:
-        found.save(out, overwrite=overwrite)
+    options = {
+        "level": level,
+        "quantity": quantity,
+        "laws": laws,
+        "from_step": from_step,
+        "to_step": to_step,
+        "bootstrap": bootstrap,
+        "confidence": confidence,
+        "seed": seed,
+    }
+    request = {"data": identity(data), "norms": identity(norms), **options}
+    folder = ResultFolder(out, "fits", request, overwrite)
+    found = fit_data(data, norms, **options)
+    folder.write(found)
     return found

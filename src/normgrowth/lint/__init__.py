@@ -37,21 +37,20 @@ def lint(
     >>> len(findings.faults)
     0
     """
-    from normgrowth.lint.check_series import findings_of_trace, lint_series
-    from normgrowth.trace.result import Trace
+    from pathlib import Path
 
+    from normgrowth.lint.check_series import findings_of_trace, lint_series
+    from normgrowth.measurements import identity
+    from normgrowth.trace.result import Trace
+    from normgrowth.workspace import ResultFolder
+
+    if not isinstance(source, str | Path | Trace):
+        source = list(source)
+    options = {"include": include, "select": select, "exclude": exclude, "endpoint": endpoint}
+    folder = ResultFolder(out, "findings", {"source": identity(source), **options}, overwrite)
     if isinstance(source, Trace):
         findings = findings_of_trace(source)
     else:
-        findings = lint_series(
-            source,
-            include=include,
-            select=select,
-            exclude=exclude,
-            endpoint=endpoint,
-            workers=workers,
-            progress=progress,
-        )
-    if out is not None:
-        findings.save(out, overwrite=overwrite)
+        findings = lint_series(source, **options, workers=workers, progress=progress)
+    folder.write(findings)
     return findings

@@ -23,11 +23,12 @@ from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.series import open_source
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError
+from normgrowth.measurements import where
 from normgrowth.results import Provenance
 from normgrowth.serialization.checksums import COMPRESSED_ARRAYS
 from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.measured_steps import MeasuredSteps
-from normgrowth.trace.output.identity import TraceFacts, changed_files, where
+from normgrowth.trace.output.identity import TraceFacts, changed_files
 from normgrowth.trace.output.store import Store
 from normgrowth.trace.plan import Plan, TraceStep
 from normgrowth.trace.result import Finding, Trace

@@ -6,12 +6,9 @@ checkpoints: an unchanged file is not read again; a changed file is summed again
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from normgrowth.checkpoints.remote.hub.revisions import is_hub
-from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.errors import CheckpointChanged, FolderMismatch
 from normgrowth.moments.moments import Moments
 from normgrowth.trace.output.store import Stored
@@ -41,19 +38,6 @@ class TraceFacts:
         source, where, run = (text if isinstance(text, str) else "" for text in texts)
         tokens = said.get("tokens_per_step")
         return TraceFacts(source, where, run, tokens if isinstance(tokens, int | float) else None)
-
-
-def where(source: str | Path | list[str | Path]) -> str:
-    """Return the absolute path or address of a source, without passwords."""
-    parts = [source] if isinstance(source, str | Path) else source
-    return ", ".join(
-        part
-        if is_hub(part)
-        else redact_url(part)
-        if "://" in part
-        else str(Path(part).expanduser().absolute())
-        for part in map(str, parts)
-    )
 
 
 def changed_files(
