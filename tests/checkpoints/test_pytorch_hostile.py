@@ -112,6 +112,15 @@ READ = {
         )
     ),
     "a storage of the GPU": dictionary(w=tensor()).replace(b"ctorch\nFloat", b"ctorch.cuda\nFloat"),
+    "an OrderedDict made by copyreg": dictionary(
+        w=tensor(),
+        x=call(
+            name("copyreg", "_reconstructor"),
+            name("collections", "OrderedDict"),
+            name("builtins", "object"),
+            b"N",
+        ),
+    ),
     "an OrderedDict of Python 2": call(
         name("collections", "OrderedDict"), b"](](" + text("w") + tensor() + b"ee"
     ),

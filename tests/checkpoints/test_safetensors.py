@@ -3,6 +3,7 @@
 import json
 import pickle
 import struct
+import time
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from synthetic_series import tiny_state
 import normgrowth
 from normgrowth.checkpoints.checkpoint import decode
 from normgrowth.checkpoints.formats.safetensors import read_safetensors, read_sharded
+from normgrowth.checkpoints.parameters.roles import role_of
 from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
 
@@ -49,6 +51,27 @@ def test_values_equal_what_the_library_wrote(tmp_path, dtype):
         assert stored.shape == tuple(tensor.shape)
         values = decode(stored.dtype, checkpoint.dense(name)).reshape(stored.shape)
         np.testing.assert_array_equal(values, tensor.float().double().numpy())
+
+
+@pytest.mark.parametrize("words", [30_000, 2_500_000])
+def test_a_name_that_is_too_long_is_refused_at_once(tmp_path, words):
+    name = ".".join("a" for _ in range(words))
+    path = raw_file(tmp_path / "m.safetensors", {name: entry()}, bytes(8))
+    np.savez(tmp_path / "m.npz", **({name: np.ones(2)} if words < 32_768 else {"w" * 5000: np.ones(2)}))
+    for file in (path, tmp_path / "m.npz"):
+        start = time.monotonic()
+        with pytest.raises(InputError, match="characters") as caught:
+            normgrowth.parameters(file)
+        assert time.monotonic() - start < 5
+        assert len(str(caught.value)) < 500
+
+
+def test_the_role_of_a_name_takes_time_in_proportion_to_its_words():
+    name = ".".join(f"a{i}" for i in range(20_000))
+    start = time.monotonic()
+    assert role_of(f"attention.{name}.dense", True) == "attention.output"
+    assert role_of(name, True) == "other"
+    assert time.monotonic() - start < 2
 
 
 def test_values_are_views_of_the_mapped_file(tmp_path):

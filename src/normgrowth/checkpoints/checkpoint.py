@@ -49,6 +49,7 @@ STORAGE: dict[str, np.dtype] = {
 }
 WIDTH = {dtype: bits.itemsize for dtype, bits in STORAGE.items()}
 DIRECT = ("F64", "F32", "BF16", "F16")
+LONGEST_NAME = 1000  # characters of a tensor's full name
 
 
 class Tensor(NamedTuple):
@@ -141,6 +142,9 @@ class MappedCheckpoint:
     checksums: Checksums = field(default_factory=dict, repr=False)  # for formats that store them
     _verified: set[tuple[str, int]] = field(default_factory=set, repr=False)  # pieces whose checksum matched
     _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_names(self.label, self.tensors)
 
     @property
     def can_stay_open(self) -> bool:
@@ -257,6 +261,15 @@ def check_unchanged(*checkpoints: Checkpoint) -> None:
 # may have a part called "module"; the others anywhere.
 _LEADING = ("module.",)
 _ANYWHERE = ("_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def check_names(label: str, names: Iterable[str]) -> None:
+    """Raise InputError if a name is too long: finding its layer and role could take hours."""
+    if (name := max(names, key=len, default="")) and len(name) > LONGEST_NAME:
+        raise InputError(
+            f"{label}: has a tensor whose name has {len(name):,} characters; at most {LONGEST_NAME:,} are supported: "
+            f"{name[:60]!a}…"
+        )
 
 
 def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ the number of visited entries is bounded by the size of the pickle.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from normgrowth.checkpoints.checkpoint import LONGEST_NAME
 from normgrowth.checkpoints.formats.numpy_arrays import is_array, is_matrix
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle, RecordedCall
 from normgrowth.checkpoints.formats.torch_tensors import dimensions, tensor_call
@@ -20,7 +21,6 @@ WRAPPINGS = ("state_dict", "model_state_dict", "model", "module", "model_state",
 NOT_WEIGHTS = ("optim", "sched", "rng", "scaler", "loops", "callbacks", "args", "config", "hyper_parameters")
 DEPTH = 64
 MOST_ITEMS = 16  # searched items of a tuple or list, such as (model, optimizer, step)
-LONGEST_NAME = 1000  # characters of a tensor's full name
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -160,8 +160,9 @@ def _entries(value: Any) -> list[Any] | None:
         return value.entries
     if value.name.startswith("__torch__.") and type(value.state) is Entries:  # a TorchScript module
         return value.state
-    if value.name == "collections.OrderedDict" and type(value.args[0]) is list:  # as Python 2 wrote it
-        return value.args[0]
+    first = value.args[0] if value.args else None
+    if value.name == "collections.OrderedDict" and type(first) is list:  # as Python 2 wrote it
+        return first
     return None
 
 

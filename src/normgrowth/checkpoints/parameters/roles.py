@@ -69,12 +69,11 @@ def role_of(text: str, inside: bool) -> str:
         is_head = words[-1] in _HEAD_IF_LAST or any(map(_HEAD.fullmatch, words))
         if is_head:
             return "head"
-    around = [context(word) for word in words]
-    for at in reversed(range(len(words))):
-        within = next((found for found in reversed(around[:at]) if found), "")
-        if role := _word_role(words[at], within):
-            return role
-    return "other"
+    within = [""]  # for each word, the innermost context before it
+    for word in words:
+        within.append(context(word) or within[-1])
+    found = (_word_role(word, around) for word, around in zip(reversed(words), within[-2::-1], strict=True))
+    return next(filter(None, found), "other")
 
 
 @remember

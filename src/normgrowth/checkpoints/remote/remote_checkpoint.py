@@ -21,6 +21,7 @@ from normgrowth.checkpoints.checkpoint import (
     Ranges,
     Tensor,
     assemble,
+    check_names,
     renamed_aliases,
     renamed_index,
     storage_dtype,
@@ -52,6 +53,9 @@ class RemoteCheckpoint:
     on_close: Callable[[], None] | None = None
     notes: tuple[str, ...] = ()
     checksums: Checksums = field(default_factory=dict, repr=False)  # as in `MappedCheckpoint`
+
+    def __post_init__(self) -> None:
+        check_names(self.label, self.tensors)
 
     def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
         """The bytes from start to stop of a file, with one request; thread-safe.
