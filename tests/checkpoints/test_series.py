@@ -1,6 +1,7 @@
 """Series: which files are checkpoints, in which order, and what is said about the rest."""
 
 import json
+import os
 import shlex
 
 import pytest
@@ -9,6 +10,7 @@ from refusals import refused
 from safetensors.torch import save_file
 from synthetic_series import tiny_state, walk, write_series
 
+import normgrowth
 from normgrowth import InputError, open_source, trace
 from normgrowth.checkpoints.steps import explicit_step, guessed_step, is_counter
 from normgrowth.errors import SeriesWarning
@@ -272,6 +274,41 @@ def test_copies_and_links_of_a_step_are_left_out(tmp_path):
     series = open_source(tmp_path)
     assert [entry.step for entry in series.entries] == [100, 200]
     assert any("last.ckpt: skipped" in note for note in series.notes)
+
+
+def without_target(path):
+    path.symlink_to("../cache/missing")
+
+
+@pytest.mark.parametrize("make", [without_target, os.mkfifo])
+@pytest.mark.parametrize(
+    "name", ["checkpoint-2/model.safetensors", "checkpoint-2/pytorch_model.bin", "checkpoint-2", "step_2.pt"]
+)
+def test_weights_that_are_no_file_are_a_partial_checkpoint(tmp_path, make, name):
+    for step in (1, 2, 3):
+        folder = tmp_path / f"checkpoint-{step}"
+        if step != 2:
+            folder.mkdir()
+            save_file(tiny_state(step), folder / "model.safetensors")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    make(tmp_path / name)
+    why = "link whose target" if make is without_target else "a pipe"
+    assert steps(tmp_path) == [1, 2, 3]
+    with pytest.raises(InputError, match=why):
+        normgrowth.trace(tmp_path)
+    (fault,) = normgrowth.lint(tmp_path).faults
+    assert (fault.step, fault.kind) == (2, "partial")
+    assert why in fault.why
+    with pytest.raises(InputError, match=why):
+        normgrowth.trace(tmp_path / name)
+
+
+def test_other_links_without_target_are_ignored(tmp_path):
+    write_series(tmp_path, walk(2))
+    for name in ("optimizer.pt", "notes.txt", "data", ".hidden.pt"):
+        without_target(tmp_path / name)
+    os.mkfifo(tmp_path / "pipe")
+    assert len(normgrowth.lint(tmp_path)) == 0
 
 
 def test_a_model_and_its_parts_are_one_checkpoint(tmp_path):

@@ -25,8 +25,15 @@ from normgrowth.checkpoints.file_groups import (
 )
 from normgrowth.checkpoints.foreign_files import foreign_kind
 from normgrowth.checkpoints.formats import dcp, safetensors
-from normgrowth.checkpoints.formats.registry import FORMATS, format_of_file
+from normgrowth.checkpoints.formats.registry import (
+    CERTAIN,
+    FORMATS,
+    format_of_file,
+    format_of_name,
+    may_hold_weights,
+)
 from normgrowth.checkpoints.formats.tensorflow.reader import has_data
+from normgrowth.checkpoints.steps import explicit_step
 from normgrowth.errors import FileChanged, InputError
 from normgrowth.text import did_you_mean
 
@@ -70,6 +77,8 @@ class LocalFile:
         return checkpoint
 
     def _read(self) -> Checkpoint:
+        if why := why_no_file(self.main):
+            raise InputError(f"{self.main}: {why}")
         try:
             return self._read_format()
         except FileChanged:
@@ -110,6 +119,8 @@ class LocalFile:
 
 def _file_fingerprint(file: Path) -> str:
     """Name, size, time and a digest of samples, because files of two runs can have equal name, size and time."""
+    if why := why_no_file(file):
+        return f"{file.name}:{why}"
     stat = file.stat()
     with file.open("rb") as opened:
         samples = []
@@ -122,6 +133,8 @@ def _file_fingerprint(file: Path) -> str:
 
 def find_checkpoints(root: Path) -> list[LocalFile]:
     """Every checkpoint at or below a path, in the order of names; links to a checkpoint are not listed again."""
+    if why := why_no_file(root):
+        raise InputError(f"{root}: {why}")
     if not root.exists():
         raise InputError(f"{root}: no such file or folder{did_you_mean(root)}")
     if root.is_file():
@@ -132,7 +145,7 @@ def find_checkpoints(root: Path) -> list[LocalFile]:
         return [LocalFile(root, root, format)]
     found: dict[Path, LocalFile] = {}
     for file in sorted(_below(root, 0), key=lambda file: file.path.is_symlink() or file.main.is_symlink()):
-        found.setdefault(file.main.resolve(), file)
+        found.setdefault(file.main.absolute() if why_no_file(file.main) else file.main.resolve(), file)
     return sorted(found.values(), key=lambda file: file.path)
 
 
@@ -141,7 +154,9 @@ def _below(folder: Path, depth: int) -> list[LocalFile]:
         inside = sorted(folder.iterdir())
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror}") from error
-    files = _directly_in(folder, [p for p in inside if p.is_file()])
+    files = _directly_in(
+        folder, [p for p in inside if p.is_file() or (_is_expected(p.name) and why_no_file(p))]
+    )
     if goes_deeper(folder.name, depth, [(file.main.name, file.format) for file in files]):
         for child in inside:
             if child.is_dir() and not NO_WEIGHTS_FOLDER.match(child.name):
@@ -154,7 +169,7 @@ def _directly_in(folder: Path, files: list[Path]) -> list[LocalFile]:
         return [LocalFile(folder, folder / ".metadata", "distributed")]
     found = group_files(
         [file.name for file in files],
-        format_of=lambda name: format_of_file(folder / name),
+        format_of=lambda name: _format_in(folder, name),
         shards_of=lambda name: set(safetensors.read_index(folder / name).values()),
         show=lambda name: str(folder / name),
     )
@@ -163,6 +178,26 @@ def _directly_in(folder: Path, files: list[Path]) -> list[LocalFile]:
         LocalFile(folder if alone and is_generic(name) else folder / name, folder / name, format)
         for name, format in found
     ]
+
+
+def _format_in(folder: Path, name: str) -> str | None:
+    if why_no_file(folder / name):
+        return format_of_name(name, ()) or "pytorch"  # not opened, because that fails
+    return format_of_file(folder / name)
+
+
+def _is_expected(name: str) -> bool:
+    """Whether a name alone shows that a file has weights, so that a file that cannot be read is not ignored."""
+    return may_hold_weights(name) and (
+        name.endswith(CERTAIN) or is_generic(name) or explicit_step(name) is not None
+    )
+
+
+def why_no_file(path: Path) -> str:
+    """Why a path that exists is neither a file nor a folder: a link without its target, a pipe, a device; or ""."""
+    if path.exists():
+        return "" if path.is_file() or path.is_dir() else "is a pipe, a socket or a device, not a file"
+    return f"is a link whose target {path.readlink()} is missing" if path.is_symlink() else ""
 
 
 def why_nothing(root: Path) -> str:
