@@ -1,11 +1,14 @@
 """Learning rates, decay and betas that a run recorded: `dynamics` needs none of them by hand."""
 
 import json
+import os
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import normgrowth as ng
+from normgrowth.checkpoints.local_files import LARGEST_TRAINER_STATE
 from normgrowth.schedules import cosine, linear, recorded
 from normgrowth.trace.trainer_state import recorded_groups, recorded_schedule
 
@@ -21,6 +24,50 @@ def test_a_recorded_schedule_is_the_one_that_was_logged():
         assert found.integral(55.5, power) == pytest.approx(given.integral(55.5, power))
     assert found(1000) == 0.0
     assert str(found) == "recorded learning rates, 0 to 0.001"
+
+
+def write_log(folder, step, rates, padding=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"step": at, "learning_rate": rate, "loss": 1.0} for at, rate in rates.items()]
+    content = {"global_step": step, "log_history": rows, "padding": " " * padding}
+    (folder / "trainer_state.json").write_text(json.dumps(content))
+
+
+def test_the_newest_log_decides(tmp_path):
+    for step, rate in ((20, 2.0), (9, 1.0), (100, 3.0)):
+        write_log(tmp_path / f"checkpoint-{step}", step, {at + 1: rate for at in range(step)})
+    write_log(tmp_path / "huge", 200, {1: 10**400, 10**400: 1.0, 2: 3.0})
+    assert recorded_schedule(tmp_path)([0, 5, 50, 99]).tolist() == [3.0] * 4
+
+
+def test_the_logs_of_many_checkpoints_take_the_memory_of_one(tmp_path):
+    def peak(folder, count):
+        for i in range(count):
+            write_log(folder / f"checkpoint-{i}", i, {at + 1: 1e-3 for at in range(10_000)})
+        tracemalloc.start()
+        assert recorded_schedule(folder) is not None
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(tmp_path / "many", 8) < 1.5 * peak(tmp_path / "two", 2)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "too large"])
+def test_a_trainers_file_that_is_no_log_is_ignored(tmp_path, kind):
+    from synthetic_series import walk, write_series
+
+    write_series(tmp_path, walk(2))
+    for at in (1, 2):
+        folder = tmp_path / f"checkpoint-{at}"
+        write_log(folder, at, {1: 1.0, 2: 1.0}, LARGEST_TRAINER_STATE if kind == "too large" else 0)
+        for name in ("trainer_state.json", "scheduler.pt", "optimizer.pt") if kind != "too large" else ():
+            (folder / name).unlink(missing_ok=True)
+            os.mkfifo(folder / name) if kind == "pipe" else (folder / name).symlink_to("/dev/zero")
+    (tmp_path / "trainer_state.json").symlink_to(tmp_path / "checkpoint-1/trainer_state.json")
+    trace = ng.trace(tmp_path, lint=False)
+    assert (trace.steps, trace.schedule) == ((0, 100), None)
+    assert [entry.step for entry in ng.open_source(tmp_path / "step_100.safetensors").entries] == [100]
 
 
 def test_a_curved_schedule_between_logged_steps():

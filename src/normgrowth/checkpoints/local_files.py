@@ -37,6 +37,8 @@ from normgrowth.checkpoints.steps import explicit_step
 from normgrowth.errors import FileChanged, InputError
 from normgrowth.text import did_you_mean
 
+LARGEST_TRAINER_STATE = 32 << 20  # bytes; as Python objects they take about ten times as much
+
 
 @dataclass(frozen=True)
 class LocalFile:
@@ -98,10 +100,8 @@ class LocalFile:
 
     def trainer_step(self) -> int | None:
         """The step that the Hugging Face Trainer writes next to the weights."""
-        try:
-            return step_of_trainer((self.main.parent / TRAINER_STATE).read_bytes())
-        except OSError:
-            return None
+        content = read_trainer_state(self.main.parent / TRAINER_STATE)
+        return None if content is None else step_of_trainer(content)
 
     @property
     def label(self) -> str:
@@ -198,6 +198,18 @@ def why_no_file(path: Path) -> str:
     if path.exists():
         return "" if path.is_file() or path.is_dir() else "is a pipe, a socket or a device, not a file"
     return f"is a link whose target {path.readlink()} is missing" if path.is_symlink() else ""
+
+
+def read_trainer_state(path: Path) -> bytes | None:
+    """The content of a trainer_state.json; None if it is not a regular file or too large to be parsed."""
+    try:
+        if not path.is_file():  # reading a pipe waits, a device has no end
+            return None
+        with path.open("rb") as file:
+            content = file.read(LARGEST_TRAINER_STATE + 1)
+    except OSError:
+        return None
+    return content if len(content) <= LARGEST_TRAINER_STATE else None
 
 
 def why_nothing(root: Path) -> str:

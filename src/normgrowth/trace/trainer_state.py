@@ -7,19 +7,21 @@ optimizer.pt contains weight decay and betas of each parameter group.
 
 from dataclasses import dataclass, field
 from math import isfinite
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle
 from normgrowth.checkpoints.formats.torch_file import open_torch_file
 from normgrowth.checkpoints.formats.torch_tensors import view_of
-from normgrowth.checkpoints.steps import explicit_step
+from normgrowth.checkpoints.local_files import read_trainer_state
+from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.schedules import OptimizerGroup, Schedule, recorded
-from normgrowth.serialization.json_types import read_json
+from normgrowth.serialization.json_types import parse_json
 
 STATE, SCHEDULER, OPTIMIZER = "trainer_state.json", "scheduler.pt", "optimizer.pt"
-MOST_BYTES = 2**28  # larger logs are not read
+LARGEST_RATE = 1e300  # an integer of JSON can be too large for a float
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,23 @@ def recorded_schedule(source: object) -> Schedule | None:
         return None
     rates: dict[int, float] = {}
     for path in folder.glob(f"*/{SCHEDULER}"):
-        rates |= _of_scheduler(path)
-    states = [state for path in folder.glob(f"*/{STATE}") if (state := _read_state(path)) is not None]
-    for state in sorted(states, key=lambda state: state.global_step):
+        rates |= _of_scheduler(path) if path.is_file() else {}
+    logged: dict[
+        int, tuple[int, float]
+    ] = {}  # step -> step of the log, rate: the rate in the newest log is used
+    for path in folder.glob(f"*/{STATE}"):  # one at a time in memory: each has the history of the whole run
+        state = _read_state(path) or TrainerState()
         for row in state.log_history:
             step, rate = row.get("step"), row.get("learning_rate")
-            if isinstance(step, int) and isinstance(rate, float | int):
-                rates[step - 1] = float(rate)
-    rates = {step: rate for step, rate in rates.items() if step >= 0 and isfinite(rate) and rate >= 0}
+            if isinstance(step, int) and isinstance(rate, float | int) and abs(rate) < LARGEST_RATE:
+                new = (state.global_step, float(rate))
+                logged[step - 1] = max(new, logged.get(step - 1, new), key=itemgetter(0))
+    rates |= {step: rate for step, (_, rate) in logged.items()}
+    rates = {
+        step: rate
+        for step, rate in rates.items()
+        if 0 <= step < LARGEST_STEP and isfinite(rate) and rate >= 0
+    }
     return recorded(rates) if len(rates) > 1 else None
 
 
@@ -56,7 +67,8 @@ def recorded_groups(source: object) -> tuple[OptimizerGroup, ...]:
     folder = Path(source) if isinstance(source, str | Path) else None
     if folder is None or not folder.is_dir():
         return ()
-    paths = [path for path in folder.glob(f"*/{OPTIMIZER}") if explicit_step(path.parent.name) is not None]
+    files = (path for path in folder.glob(f"*/{OPTIMIZER}") if path.is_file())
+    paths = [path for path in files if explicit_step(path.parent.name) is not None]
     if not paths:
         return ()
     last = max(paths, key=lambda path: explicit_step(path.parent.name) or 0)
@@ -100,9 +112,10 @@ def _dictionary(value: Any) -> dict[str, Any]:
 
 
 def _read_state(path: Path) -> TrainerState | None:
+    content = read_trainer_state(path)
     try:
-        return read_json(path, TrainerState) if path.stat().st_size <= MOST_BYTES else None
-    except (SchemaError, OSError):
+        return None if content is None else parse_json(content, TrainerState, path)
+    except SchemaError:
         return None  # not written by the Trainer
 
 
