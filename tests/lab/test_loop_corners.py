@@ -81,6 +81,22 @@ def test_what_a_kill_leaves_goes_and_what_it_put_aside_comes_back(tmp_path, word
     assert (run / "best" / "model.safetensors").read_bytes() == best
 
 
+@pytest.mark.parametrize("extra", [np.float64(1.0), Console])
+def test_a_state_with_more_than_tensors_is_refused_without_advice_of_torch(tmp_path, words, extra):
+    run = tmp_path / "run"
+    train(TINY, run, corpus=words)
+    state = torch.load(run / "state.pt", weights_only=True)
+    torch.save({**state, "extra": extra}, run / "state.pt")
+    with pytest.raises(InputError, match="more than tensors") as caught:
+        train(TINY, run, corpus=words)
+    said = str(caught.value).lower()
+    assert "trust" not in said
+    assert "weights" not in said
+    assert "remove it to start over" in said
+    (run / "state.pt").unlink()
+    train(TINY, run, corpus=words)
+
+
 def test_killed_before_it_had_said_what_it_is(tmp_path, words):
     run = tmp_path / "run"
     run.mkdir()

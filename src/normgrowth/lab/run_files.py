@@ -11,6 +11,7 @@ records.parquet, .json   evaluations, and at the end also the tracker's rows of 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
@@ -70,6 +71,11 @@ class RunFolder:
             return torch.load(path, map_location="cpu", weights_only=True)
         except OSError as error:  # a problem of the disk: the state itself may be intact
             raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        except UnpicklingError:  # torch's own message advises to load it without its checks
+            raise InputError(
+                f"cannot read {path}: its pickle is damaged or contains more than tensors and numbers, which train "
+                "does not write. Remove it to start over"
+            ) from None
         except Exception as error:  # torch raises many types of errors for a damaged state
             if isinstance(error, MemoryError) or is_mistake(error):
                 raise
