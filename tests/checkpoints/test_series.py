@@ -4,8 +4,10 @@ import json
 import os
 import shlex
 
+import numpy as np
 import pytest
 import torch
+from bundle_files import write_bundle
 from refusals import refused
 from safetensors.torch import save_file
 from synthetic_series import tiny_state, walk, write_series
@@ -162,6 +164,30 @@ def test_a_name_that_counts_stays_where_no_step_of_the_run_is_stored(tmp_path):
     assert origins(tmp_path) == {1: "name", 2: "name"}
     save_file(tiny_state(), tmp_path / "ckpt-3.safetensors")
     assert origins(tmp_path) == {1: "name", 2: "name", 3: "name"}
+
+
+@pytest.mark.parametrize("without", [1, 4])
+def test_stored_steps_that_are_not_used_are_said(tmp_path, without):
+    for count in (1, 2, 3, 4):
+        state = {"w": np.ones(2, "f4")} | (
+            {"optimizer/iter": np.int64(500 * count)} if count != without else {}
+        )
+        write_bundle(tmp_path / f"ckpt-{count}", state)
+    assert origins(tmp_path) == dict.fromkeys((1, 2, 3, 4), "name")
+    (note,) = open_source(tmp_path).notes
+    assert f"ckpt-{without}.index has none" in note
+    assert f"stored step {1500 if without == 4 else 2000} is not used" in note
+    write_bundle(
+        tmp_path / f"ckpt-{without}", {"w": np.ones(2, "f4"), "optimizer/iter": np.int64(500 * without)}
+    )
+    assert origins(tmp_path) == dict.fromkeys((500, 1000, 1500, 2000), "stored")
+
+
+def test_a_stored_step_that_does_not_increase_is_said(tmp_path):
+    for count, step in ((1, 300), (2, 600), (3, 600)):
+        torch.save({"model": tiny_state(), "step": step}, tmp_path / f"ckpt-{count}.pt")
+    assert origins(tmp_path) == dict.fromkeys((1, 2, 3), "name")
+    assert any("does not follow step 600" in note for note in open_source(tmp_path).notes)
 
 
 def test_a_name_that_says_step_is_not_doubted(tmp_path):

@@ -227,19 +227,18 @@ def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[s
     Used if every such checkpoint (local, or of TensorFlow) stores a step and the steps increase with the counts, which
     a step within an epoch does not.
     """
-    counters = [
-        place
-        for place, (root, file) in enumerate(files)
-        if (isinstance(file, LocalFile) or file.format == "tensorflow") and is_counter(_naming(root, file))
-    ]
-    ordered = sorted(counters, key=lambda place: said[place] or 0)
-    steps: list[int] = []
+    named = [place for place, pair in enumerate(files) if is_counter(_naming(*pair))]
+    read = [place for place in named if _tells_step(files[place][1])]
+    _note_unread([place for place in named if place not in read], files, said, notes)
+    ordered = sorted(read, key=lambda place: said[place] or 0)
+    found: dict[int, int] = {}
+    before = -1
     for place in ordered:
         step = _stored_step(files[place][1])
-        if step is None or (steps and step <= steps[-1]):
+        if step is None or step <= before:
+            _note_unused(place, step, ordered, found, files, said, notes)
             return {}
-        steps.append(step)
-    found = dict(zip(ordered, steps, strict=True))
+        found[place] = before = step
     other = [place for place in ordered if found[place] != said[place]]
     if not other:
         return {}
@@ -248,6 +247,50 @@ def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[s
         f"{label}: step {step} is stored in the checkpoint; the {count} in its name is a count{_likewise(other)}"
     )
     return found
+
+
+def _tells_step(file: LocalFile | RemoteFile) -> bool:
+    """Whether the stored step is read where the name has a number; other remote files would be downloaded for it."""
+    return isinstance(file, LocalFile) or file.format == "tensorflow"
+
+
+def _note_unread(
+    places: list[int], files: list[_FoundFile], said: list[int | None], notes: list[str]
+) -> None:
+    counts = sorted(said[place] or 0 for place in places)
+    if len(counts) > 1 and counts[-1] - counts[0] == len(counts) - 1:  # consecutive, as counts are
+        notes.append(
+            f"{files[places[-1]][1].label}: its step is the number in its name, which may be a count of saves; steps "
+            f"stored in remote files of this format are not read{_likewise(places)}"
+        )
+
+
+def _note_unused(
+    place: int,
+    step: int | None,
+    ordered: list[int],
+    found: dict[int, int],
+    files: list[_FoundFile],
+    said: list[int | None],
+    notes: list[str],
+) -> None:
+    """Say that stored steps are not used, because the checkpoint at this place has none or an earlier one."""
+    if (
+        step is None and not found
+    ):  # of a series without stored steps, only the first and the last file are opened
+        last = ordered[-1]
+        found = {} if (stored := _stored_step(files[last][1])) is None else {last: stored}
+    unused = [at for at in found if found[at] != said[at]]
+    if unused:
+        why = (
+            "has none"
+            if step is None
+            else f"has step {step}, which does not follow step {max(found.values())}"
+        )
+        notes.append(
+            f"{files[unused[-1]][1].label}: the stored step {found[unused[-1]]} is not used, because "
+            f"{files[place][1].label} {why}; the steps are the numbers in the names, which may be counts of saves"
+        )
 
 
 def _stored_step(file: LocalFile | RemoteFile) -> int | None:
