@@ -13,13 +13,14 @@ import argparse
 import shlex
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
 from pages import DOCS, fill, table
 
 from normgrowth.lab.settings import TrainSettings
+from normgrowth.network.measured import ModelInfo
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
@@ -66,7 +67,27 @@ def demo() -> Evidence:
 
 def keep_demo(folder: Path) -> None:
     """Write the results of the demo's language models."""
-    TrainedModels.read(folder / "stages" / "language_models").write(KEPT / "demo")
+    found = TrainedModels.read(folder / "stages" / "language_models")
+    TrainedModels(tuple(map(_without_folders, found.models))).write(KEPT / "demo")
+
+
+def _without_folders(model: TrainedModel) -> TrainedModel:
+    """The model with the names of its checkpoints instead of their paths."""
+    behavior = model.behavior
+    return replace(
+        model,
+        trace=replace(model.trace, checkpoints=tuple(Path(path).name for path in model.trace.checkpoints)),
+        heads=replace(
+            model.heads,
+            models={run: replace(one, model=_named(one.model)) for run, one in model.heads.models.items()},
+        ),
+        behavior=behavior
+        and replace(behavior, models={run: _named(one) for run, one in behavior.models.items()}),
+    )
+
+
+def _named(model: ModelInfo) -> ModelInfo:
+    return replace(model, name=Path(model.name).name)
 
 
 def judged(larger: Evidence) -> list[Judgment]:
