@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,13 @@ class MissingDependency(InputError):
 
 
 class TooFewPoints(InputError):
-    """A series has too few points to choose a growth law. needed: the minimum."""
+    """A series has too few points to choose a growth law. needed: the minimum; effective: the effective sample size."""
 
-    def __init__(self, points: int, needed: int) -> None:
-        self.points, self.needed = points, needed
+    def __init__(self, points: int, needed: int, effective: float = nan) -> None:
+        self.points, self.needed, self.effective = points, needed, effective
+        worth = f" of an effective sample size of {effective:.2g}" if effective < points else ""
         super().__init__(
-            f"too few points to choose a growth law: got {points}, need {needed}; choose one law yourself"
+            f"too few points to choose a growth law: got {points}{worth}, need {needed}; choose one law yourself"
         )
 
 

@@ -11,8 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
@@ -114,20 +112,22 @@ def _place(source: str) -> str:
     return redact_url(source) if "://" in source else str(Path(source).expanduser().absolute())
 
 
-def identity(data: Any) -> Any:
-    """The entry for the input of a verb in a request: where it is, or a checksum if it is in memory."""
-    if data is None:
-        return None
-    if isinstance(data, str | Path):
-        return where(data)
+def identities(out: object, **inputs: Any) -> dict[str, Any]:
+    """The entries for the inputs of a verb in the request of its output folder; {} without a folder."""
+    return {} if out is None else {name: _identity(data) for name, data in inputs.items()}
+
+
+def _identity(data: Any) -> Any:
+    """Where the data is, or a checksum if it is in memory."""
+    if data is None or isinstance(data, str | Path):
+        return None if data is None else where(data)
     if isinstance(data, Result | Records):
         records = data.records if isinstance(data, Result) else data
         return f"records {records.checksum[:16]}"
     if isinstance(data, list | tuple) and any(isinstance(one, str | Path | Result | Records) for one in data):
-        return [identity(one) for one in data]
-    values = np.asarray(data)
-    content = str(values.tolist()).encode() if values.dtype.hasobject else values.astype(float).tobytes()
-    return f"numbers {hashlib.sha256(content).hexdigest()[:16]}"
+        return [_identity(one) for one in data]
+    values: Any = getattr(data, "tolist", lambda: data)()
+    return f"numbers {hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
 
 
 def _name(source: str) -> str:

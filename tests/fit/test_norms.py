@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from normgrowth.errors import InputError, TooFewPoints
 from normgrowth.fit import fit
+from normgrowth.report.sentences.fits import verdict
 
 
 @pytest.mark.parametrize("n", [*range(8), 10, 11])
@@ -100,6 +101,33 @@ def test_copies_among_the_points_are_mentioned():
     assert len(notes) == 1
     assert all(part in notes[0] for part in ("2 points", "step 3", "step 2"))
     assert fit(range(7), [2.0] * 7, laws="constant", bootstrap=0).only.notes == ()  # a norm that stands still
+
+
+def test_too_few_effective_points_choose_no_law():
+    """A random walk with a trend: AICc prefers the constant, only because it has the fewest parameters."""
+    walk = 100 + np.cumsum(np.random.default_rng(10).normal(size=(60, 20)) + 0.3, axis=1)
+    series = [fit(np.arange(1, 21), norms, bootstrap=0).only for norms in walk]
+    most = [max(one.values(), key=lambda law: law.weight).law for one in series]
+    few = [
+        one for one, law in zip(series, most, strict=True) if law == "constant" and one.effective_points < 11
+    ]
+    assert len(few) > 10
+    for one in few:
+        assert one.best_law is None
+        assert "effective sample size" in verdict(one)[0]
+        with pytest.raises(TooFewPoints, match="effective") as caught:
+            _ = one.best
+        assert caught.value.effective == one.effective_points
+    steps = np.arange(1, 105)
+    assert fit(steps, 3 * np.sqrt(steps) + walk[0, :1], bootstrap=0).best.law == "sqrt"
+
+
+def test_copies_are_no_points_that_choose_a_law():
+    norms = np.repeat([1.0, 2.0, 2.9, 3.8, 4.6, 5.3], 3)
+    one = fit(range(18), norms, bootstrap=0).only
+    assert (one.points, one.points_needed, one.best_law) == (18, 11, None)
+    assert "not copies" in verdict(one)[0]
+    assert fit(range(18), norms + np.arange(18) / 1e3, bootstrap=0).only.weighed
 
 
 def test_points_of_other_kinds():

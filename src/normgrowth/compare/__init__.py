@@ -34,10 +34,10 @@ def compare(
     False
     """
     from normgrowth.compare.runs import compared_runs
-    from normgrowth.measurements import identity
+    from normgrowth.measurements import identities
     from normgrowth.workspace import ResultFolder
 
-    request = {"a": identity(a), "b": identity(b), "control": identity(control), "tolerance": tolerance}
+    request = {**identities(out, a=a, b=b, control=control), "tolerance": tolerance}
     folder = ResultFolder(out, "comparison", request, overwrite)
     found = compared_runs(a, b, control, tolerance)
     folder.write(found)

@@ -56,7 +56,7 @@ def dynamics(
 
     from normgrowth.dynamics.explain import explain
     from normgrowth.dynamics.weight_decay import OptimizerSettings
-    from normgrowth.measurements import identity
+    from normgrowth.measurements import identities
     from normgrowth.schedules import Schedule
     from normgrowth.workspace import ResultFolder
 
@@ -70,7 +70,7 @@ def dynamics(
     )
     options = {"level": level, "name": name, "kappa": kappa, "weight_decay": weight_decay}
     rates = asdict(schedule) if isinstance(schedule, Schedule) else schedule
-    request = {"trace": identity(trace), "schedule": rates, **options, **asdict(settings)}
+    request = {**identities(out, trace=trace), "schedule": rates, **options, **asdict(settings)}
     folder = ResultFolder(out, "dynamics", request, overwrite)
     found = explain(trace, schedule, **options, settings=settings)
     folder.write(found)

@@ -56,7 +56,7 @@ def fit(
     ['layer.0', 'layer.1']
     """
     from normgrowth.fit.fitting import fit_data
-    from normgrowth.measurements import identity
+    from normgrowth.measurements import identities
     from normgrowth.workspace import ResultFolder
 
     options = {
@@ -69,7 +69,7 @@ def fit(
         "confidence": confidence,
         "seed": seed,
     }
-    request = {"data": identity(data), "norms": identity(norms), **options}
+    request = {**identities(out, data=data, norms=norms), **options}
     folder = ResultFolder(out, "fits", request, overwrite)
     found = fit_data(data, norms, **options)
     folder.write(found)

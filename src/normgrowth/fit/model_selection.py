@@ -15,8 +15,10 @@ the smallest residual variance, because the residuals of a law that misses the d
 With few points, the last term alone would decide, so no law is chosen. `SeriesFit.points_needed` is the required
 number, 11 for all nine laws. On 196 series each of 5, 6, 7, 8 and 10 points (seven laws, noise of 0.2 and 2%, ρ = 0
 and 0.9), AICc preferred the wrong law to the right one by 10 or more in 57, 24, 6, 0 and 2 series; with 12 to 30
-points, in 8 of 784. A small n_eff needs no such rule, because the likelihood is already discounted: among 185 series
-of at least 12 points with n_eff of at most 4, this never happened.
+points, in 8 of 784. Copies of points do not count. With a small n_eff, AICc seldom prefers a wrong law by much, because
+the likelihood is already discounted: among 185 series of at least 12 points with n_eff of at most 4, never by 10. But
+then `constant` can have the largest weight for a norm that rises, only because it has the fewest parameters. So with
+n_eff below `points_needed` it is not chosen, and neither is another law.
 
 If the evidence cannot decide, prediction may: `held_out_error` is the error of predicting the later half of the
 points from a fit to the earlier half.
@@ -30,6 +32,7 @@ import numpy as np
 
 from normgrowth.fit.bootstrap import effective_points
 from normgrowth.fit.laws import Floats
+from normgrowth.fit.points import count_copies
 from normgrowth.fit.result import LawFit, SeriesFit
 
 LEAST = 5  # points for AICc: with fewer, it is defined only for `constant`, which would always win
@@ -39,7 +42,7 @@ SMALL_SAMPLE = 6.0
 
 def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tuple[str, ...]) -> SeriesFit:
     """Return the fits of a series with AICc and weights added."""
-    n = len(t)
+    n, copied = len(t), count_copies(y)
     steps, measured = tuple(t.tolist()), tuple(y.tolist())
     # Residuals below the resolution of the solver carry no information.
     floor = (1e-12 * y.max()) ** 2 + 1e-300 if n else nan
@@ -54,7 +57,7 @@ def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tu
     effective = effective_points(n, rho, len(found[closest].params))
     for law, size in variance.items():
         K = len(found[law].params) + 1
-        if n >= needed:
+        if n - copied >= needed:
             penalty = 2 * K + _small_sample(n, K)
             found[law] = replace(
                 found[law],
@@ -77,6 +80,7 @@ def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tu
         for law, one in found.items()
     }
     best = max(laws, key=lambda law: weights[law])
+    undecided = best == "constant" and effective < needed
     return SeriesFit(
         name=name,
         laws=laws,
@@ -85,7 +89,7 @@ def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tu
         effective_points=effective,
         autocorrelation=rho,
         points_needed=needed,
-        best_law=best if weights[best] > 0 else None,
+        best_law=best if weights[best] > 0 and not undecided else None,
         notes=notes,
     )
 

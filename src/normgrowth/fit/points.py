@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from normgrowth.errors import InputError
 from normgrowth.fit.laws import Floats
@@ -63,15 +63,27 @@ def real_numbers(steps: ArrayLike, norms: ArrayLike) -> tuple[Floats, Floats]:
 
 def _copies(t: Floats, y: Floats) -> str:
     """Return a note if norms repeat exactly while others change: a checkpoint was probably saved twice."""
-    _, first, place = np.unique(y, return_index=True, return_inverse=True)
-    later = np.flatnonzero(first[place] != np.arange(len(y)))
-    if not len(later) or len(first) < 2:
+    later, first = _repeated(y)
+    if not len(later):
         return ""
-    again, step = t[later[0]], t[first[place[later[0]]]]
+    again, step = t[later[0]], t[first[0]]
     return (
         f"{points(len(later))} repeat{'s' if len(later) == 1 else ''} the norm of another step exactly "
-        f"(step {again:g} repeats step {step:g}); copies of checkpoints count as separate points"
+        f"(step {again:g} repeats step {step:g}); copies of checkpoints are fitted as separate points, but do not "
+        "count as points needed to choose a law"
     )
+
+
+def count_copies(y: Floats) -> int:
+    """Return the number of norms that repeat another one exactly, while others change."""
+    return len(_repeated(y)[0])
+
+
+def _repeated(y: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the positions of norms that repeat an earlier one exactly, and the positions of the earlier ones."""
+    _, first, place = np.unique(y, return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[place] != np.arange(len(y)))
+    return (later, first[place[later]]) if len(first) > 1 else (later[:0], later[:0])
 
 
 def _check(t: Floats, y: Floats) -> None:

@@ -108,10 +108,15 @@ class SeriesFit(Mapping[str, LawFit]):
         return len(self.steps)
 
     @property
+    def weighed(self) -> bool:
+        """Whether the laws have weights of evidence."""
+        return any(law.weight > 0 for law in self.laws.values())
+
+    @property
     def best(self) -> LawFit:
         """Return the law with the largest weight of evidence; raise `TooFewPoints` if there is none."""
         if self.best_law is None:
-            raise TooFewPoints(self.points, self.points_needed)
+            raise TooFewPoints(self.points, self.points_needed, self.effective_points)
         return self.laws[self.best_law]
 
     def residuals(self, law: str | None = None) -> Floats:

@@ -40,14 +40,14 @@ def lint(
     from pathlib import Path
 
     from normgrowth.lint.check_series import findings_of_trace, lint_series
-    from normgrowth.measurements import identity
+    from normgrowth.measurements import identities
     from normgrowth.trace.result import Trace
     from normgrowth.workspace import ResultFolder
 
     if not isinstance(source, str | Path | Trace):
         source = list(source)
     options = {"include": include, "select": select, "exclude": exclude, "endpoint": endpoint}
-    folder = ResultFolder(out, "findings", {"source": identity(source), **options}, overwrite)
+    folder = ResultFolder(out, "findings", {**identities(out, source=source), **options}, overwrite)
     if isinstance(source, Trace):
         findings = findings_of_trace(source)
     else:

@@ -11,9 +11,23 @@ PAPER_LAW = "sqrt"
 def verdict(fit: SeriesFit) -> list[str]:
     """Sentences on the best law, its evidence, and the limits of that evidence."""
     if fit.best_law is None:
-        return [f"Too few points to choose a law: {fit.points} of at least {fit.points_needed}."]
+        return [f"{_too_few(fit)}."]
     sentences = (_evidence, _independence, _held_out, _exponents)
     return [text for sentence in sentences if (text := sentence(fit))]
+
+
+def _too_few(fit: SeriesFit) -> str:
+    if fit.points < fit.points_needed:
+        return f"Too few points to choose a law: {fit.points} of at least {fit.points_needed}"
+    if not fit.weighed:
+        return (
+            f"Too few points to choose a law: of {fit.points}, fewer than {fit.points_needed} are not copies"
+        )
+    return (
+        f"Too few effective points to choose a law: the residuals of the {fit.points} points are autocorrelated "
+        f"({fit.autocorrelation:.2f}), so the effective sample size is about {number(fit.effective_points, 2)} of at "
+        f"least {fit.points_needed}, which cannot tell growth from noise"
+    )
 
 
 def law_notes(fit: SeriesFit) -> list[str]:
