@@ -61,7 +61,7 @@ ALLOWED = {
     "moments": {"errors"},
     "results": {"records", "serialization", "errors", "text", "workspace"},
     "records": {"serialization", "errors", "text", "workspace"},
-    "serialization": {"errors"},
+    "serialization": {"errors", "text"},
     "workspace": {"errors", "serialization"},
     "text": set(),
     "schedules": {"errors"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import nan
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ class MissingDependency(InputError):
 class TooFewPoints(InputError):
     """A series has too few points to choose a growth law. needed: the minimum; effective: the effective sample size."""
 
-    def __init__(self, points: int, needed: int, effective: float = nan) -> None:
+    def __init__(self, points: int, needed: int, effective: float = inf) -> None:
         self.points, self.needed, self.effective = points, needed, effective
         worth = f" of an effective sample size of {effective:.2g}" if effective < points else ""
         super().__init__(

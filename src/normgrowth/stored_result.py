@@ -14,7 +14,7 @@ from normgrowth.errors import InputError, RecordsMismatch
 from normgrowth.records import Levels, Records
 from normgrowth.serialization.checksums import JsonObject, from_parquet, to_parquet
 from normgrowth.serialization.record_schema import conformed, refuse_other_schemas
-from normgrowth.text import did_you_mean
+from normgrowth.text import did_you_mean, json_problem
 from normgrowth.workspace import read_json_object, replacing, write_json
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _read_sidecar(sidecar: Path) -> JsonObject | None:
     try:
         return read_json_object(sidecar)
     except (OSError, ValueError) as error:
-        said = str(error).splitlines()[0]
+        said = json_problem(error)
         raise InputError(
             f"{sidecar}: not readable: {said}; remove this file to read only the table"
         ) from error

@@ -153,6 +153,13 @@ def labels(folders: Sequence[Path | str]) -> list[str]:
             sizes[i] += 1
 
 
+def json_problem(error: Exception) -> str:
+    """Why a text is not JSON, in one line, without Python's advice to allow longer numbers."""
+    if "set_int_max_str_digits" in str(error):
+        return "it contains a number with too many digits"
+    return str(error).splitlines()[0]
+
+
 def did_you_mean(path: Path | str) -> str:
     """The end of an error about a missing path: a similar path that exists, or "" if no path is similar."""
     path = Path(path)

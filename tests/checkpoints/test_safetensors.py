@@ -19,6 +19,7 @@ from normgrowth.checkpoints.formats.safetensors import read_safetensors, read_sh
 from normgrowth.checkpoints.parameters.roles import role_of
 from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
+from normgrowth.records import Block, Records
 
 
 def raw_file(path, header, data=b"", length=None):
@@ -147,6 +148,39 @@ def test_a_header_that_lies_is_refused_in_one_line(tmp_path, case):
         read_safetensors(path)
     assert "bad.safetensors" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_number_of_5000_digits_is_refused_in_our_own_words(tmp_path):
+    digits = "1" * 5000
+    header = f'{{"w": {{"dtype": "F32", "shape": [2], "data_offsets": [0, {digits}]}}}}'
+    path = raw_file(tmp_path / "m.safetensors", header.encode(), bytes(8))
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(f'{{"metadata": {digits}, "weight_map": {{"w": "m.safetensors"}}}}')
+    folder = tmp_path / "result"
+    folder.mkdir()
+    Records.from_blocks(
+        "run", [Block("model", ["model"], [None], [None], [1], {"norm": np.ones((1, 1))})]
+    ).write(folder)
+    (folder / "records.json").write_text(f'{{"kind": {digits}}}')
+    for call in (
+        lambda: read_safetensors(path),
+        lambda: read_sharded(index),
+        lambda: normgrowth.load(folder),
+    ):
+        with pytest.raises(InputError, match="too many digits") as caught:
+            call()
+        assert "sys." not in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", ["trace", "lint", "parameters", "fit", "compare", "degrees"])
+def test_an_empty_name_is_no_source(tmp_path, monkeypatch, capsys, verb):
+    save_file(tiny_state(), tmp_path / "step_1.safetensors")
+    monkeypatch.chdir(tmp_path)
+    assert main([verb, "", *([""] if verb == "compare" else [])]) == 2
+    assert "is empty" in capsys.readouterr().err
+    with pytest.raises(InputError, match="is empty"):
+        normgrowth.open_source("")
+    assert len(normgrowth.open_source(".")) == 1
 
 
 @pytest.mark.parametrize("size", [0, 3, 8, 9, 100])

@@ -46,6 +46,11 @@ def refused(file, **options):
     return caught.value
 
 
+def test_an_unknown_activation_is_named_as_a_value_of_the_config(tmp_path):
+    message = str(refused(saved(tmp_path, "bert", hidden_act="nonsense")))
+    assert "config.json: has the value 'nonsense', which transformers does not know" in message
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("heads", [0, -4, "4", 2.5])
 def test_heads_that_are_no_number_of_heads(tmp_path, name, heads):

@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 from synthetic_series import walk, write_series
 
 import normgrowth as ng
 from normgrowth.checkpoints.parameters.selection import Selection
+from normgrowth.records import Block, Records
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
 from normgrowth.trace.sampling.finding import Finding
@@ -78,3 +80,10 @@ def test_fields_are_typed_and_those_of_other_commands_are_left_out(traced):
     trained = Trace.from_stored(StoredResult(traced.records, {"kind": "run", "steps": 400}))
     assert trained.tracked
     assert trained.steps == traced.steps
+
+
+def test_a_trace_from_records_of_several_runs_has_all_their_names():
+    block = Block("model", ["model"], [None], [None], [1, 2], {"norm": np.ones((2, 1))})
+    records = Records.joined([Records.from_blocks(run, [block]) for run in ("a", "b")])
+    assert Trace.from_records(records).run == "a, b"
+    assert Trace.from_records(records.where(run="b")).run == "b"

@@ -105,6 +105,8 @@ def open_source(
     parts = [source] if isinstance(source, str | Path) else list(source)
     if not parts:
         raise InputError("the list of checkpoints is empty")
+    if "" in parts:  # as a path it would be the current folder
+        raise InputError("the name of the source is empty; use . for the current folder")
     label = ", ".join(part if hub.is_hub(part) else redact_url(part) for part in map(str, parts))
     notes: list[str] = []
     damaged: list[tuple[str, str]] = []

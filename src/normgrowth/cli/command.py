@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.cli.options import Option, add_options, positive
+from normgrowth.errors import InputError
 
 if TYPE_CHECKING:
     from normgrowth.results import Result
@@ -80,6 +81,8 @@ class Command:
         taken = inspect.signature(verb).parameters
         given = {name: getattr(arguments, name) for name in arguments.names}
         given |= {name: _single(given[name]) for name in self.positional}
+        if any(given[name] == "" for name in self.positional):  # as a path it would be the current folder
+            raise InputError("the name of the source is empty; use . for the current folder")
         if self.adjust is not None:
             given = self.adjust(given, arguments)
         options = {"published": self._published(arguments)} if getattr(arguments, "published", False) else {}
@@ -102,8 +105,6 @@ class Command:
         return self.code(result, arguments) if self.code is not None else 0
 
     def _published(self, arguments: Arguments) -> "Result":
-        from normgrowth.errors import InputError
-
         assert self.published is not None
         result = self.published(arguments)
         if not arguments.out and not self.shows_published:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from normgrowth.errors import SchemaError
 from normgrowth.serialization.checksums import ChecksumError, unseal_json
+from normgrowth.text import json_problem
 
 T = TypeVar("T")
 # Names of JSON types in messages.
@@ -41,7 +42,7 @@ def parse_json(content: bytes, kind: type[T], path: Path, *, advice: str = "") -
     except ChecksumError as error:
         raise SchemaError(path, "", str(error), advice) from error
     except (ValueError, RecursionError) as error:
-        raise SchemaError(path, "", f"not readable as JSON: {str(error).splitlines()[0]}", advice) from error
+        raise SchemaError(path, "", f"not readable as JSON: {json_problem(error)}", advice) from error
     return converted(value, kind, path, advice=advice)
 
 

@@ -101,7 +101,7 @@ class Trace(Result):
     def from_stored(cls, stored: StoredResult) -> Self:
         """Return the stored trace; also accepts results of other commands that measure norms."""
         records = stored.records
-        known: JsonObject = {"run": (records.distinct("run") or [""])[0], **stored.fields}
+        known: JsonObject = {"run": ", ".join(map(str, records.distinct("run"))), **stored.fields}
         if stored.kind not in (cls.kind, None):
             known = {key: known[key] for key in ("run", *SHARED) if key in known}
             known["tracked"] = stored.kind == "run"

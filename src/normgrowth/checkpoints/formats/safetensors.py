@@ -18,6 +18,7 @@ from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, FileState
 from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
+from normgrowth.text import json_problem
 
 HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
 MOST_AXES = 64  # axes of a tensor, as in numpy
@@ -78,7 +79,7 @@ def parse_index(content: bytes, where: str) -> dict[str, str]:
     try:
         parsed = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: is not valid JSON: {error}") from error
+        raise InputError(f"{where}: is not valid JSON: {json_problem(error)}") from error
     weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{where}: has no weight_map from tensors to files")
@@ -138,7 +139,7 @@ def _parse(raw: bytes, room: int) -> Header:
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise _Malformed(f"its header is not valid JSON: {error}") from error
+        raise _Malformed(f"its header is not valid JSON: {json_problem(error)}") from error
     if not isinstance(header, dict):
         raise _Malformed("its header is not a JSON object")
     metadata = header.pop("__metadata__", None)

@@ -146,6 +146,8 @@ def config_errors(file: object, config: Any = None) -> Iterator[None]:
             raise
         # A validation error has the field in its first line and the value in the second, so lines are joined.
         said = " ".join(str(error).split())[:220] or type(error).__name__
+        if isinstance(error, KeyError):  # its message is only the key
+            said = f"has the value {said}, which transformers does not know"
         raise InputError(f"{file}: {said}{_suspects(config)}") from error
 
 
