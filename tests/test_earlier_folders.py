@@ -18,11 +18,13 @@ from normgrowth.workspace import REQUEST, read_json_object, write_json
 
 KEPT = Path(__file__).parent.parent / "docs" / "records"
 LAB = sorted(path.name for path in (KEPT / "lab").iterdir())
+DEMO = sorted(path.name for path in (KEPT / "demo" / "models").iterdir())
 TYPES = {
     "figure2": normgrowth.Saturation,
     "figure4": normgrowth.Scaling,
     "minilm": normgrowth.Saturation,
     "t5_initialization": normgrowth.Saturation,
+    "figure2_forms": normgrowth.Saturation,
     "training": normgrowth.Saturation,
     "decay/adamw": normgrowth.Sweep,
     "decay/adamw-default": normgrowth.Sweep,
@@ -30,6 +32,10 @@ TYPES = {
     **{f"lab/{name}": normgrowth.Run for name in LAB},
     **{f"lab/{name}/trace": normgrowth.Trace for name in LAB},
     **{f"lab/{name}/heads": normgrowth.Heads for name in LAB},
+    **{f"demo/models/{name}": normgrowth.Run for name in DEMO},
+    **{f"demo/models/{name}/trace": normgrowth.Trace for name in DEMO},
+    **{f"demo/models/{name}/heads": normgrowth.Heads for name in DEMO},
+    **{f"demo/models/{name}/behavior": normgrowth.Behavior for name in DEMO},
 }
 
 

@@ -159,5 +159,5 @@ def test_refusals():
         normgrowth.saturation(bert, TEXT, stack="decoder")
     with pytest.raises(InputError, match="pass a value of c"):
         normgrowth.saturation(bert, TEXT, c=(), as_published=True)
-    with pytest.raises(InputError, match="omit states"):
+    with pytest.raises(InputError, match="do not pass states="):
         normgrowth.saturation(bert, TEXT, states=lambda _model, _batch: [], as_published=True)

@@ -97,7 +97,7 @@ def test_a_head_stored_as_a_copy_of_the_embedding_counts_nowhere(tmp_path):
 def test_every_table_says_what_counts(traced, tmp_path, capsys):
     print(traced)
     print(normgrowth.compare(traced, traced))
-    assert capsys.readouterr().out.count(HEADER) == 3
+    assert capsys.readouterr().out.count(HEADER) == 4  # the trace; the comparison and both of its runs
     traced.save(tmp_path / "traced")
     assert main(["fit", str(tmp_path / "traced")]) == 0
     assert main(["watch", str(tmp_path / "traced"), "--once"]) == 0

@@ -6,8 +6,6 @@ import shutil
 from contextlib import closing
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +17,7 @@ from synthetic_series import moved, tiny_state, walk, write_series
 from normgrowth import InputError, Records, SeriesWarning, lint, load, trace
 from normgrowth.engine import Threads
 from normgrowth.errors import CheckpointChanged, FolderMismatch
-from normgrowth.trace.output.store import KEY, OWN, PAIR, Store
+from normgrowth.trace.output.store import Store
 from normgrowth.trace.plan import references
 from normgrowth.trace.request import run_name
 from normgrowth.workspace import read_json_object
@@ -111,37 +109,18 @@ def test_lint_run_name_and_tokens_may_change_and_are_remembered(tmp_path):
     assert stamps(out) == measured
 
 
-def test_a_folder_from_before_requests_were_kept(tmp_path):
+def test_a_folder_without_its_request_is_refused_and_stays(tmp_path):
     series, out = write_series(tmp_path / "series", walk(3)), tmp_path / "out"
     expected = rows(trace(series, out).records)
     (out / "request.json").unlink()
-    with pytest.raises(FolderMismatch):
-        trace(series, out, include="all")
+    before = contents(out)
+    for options in ({}, {"include": "all"}):
+        with pytest.raises(FolderMismatch):
+            trace(series, out, **options)
     with pytest.raises(FolderMismatch):
         trace(write_series(tmp_path / "other", walk(3, seed=9)), out)
-    assert rows(trace(series, out).records) == expected
-
-
-@quiet
-def test_sums_from_before_steps_were_named_are_kept(tmp_path):
-    series, out = write_series(tmp_path / "series", walk(5)), tmp_path / "out"
-    whole = trace(series, out, lags=(2,)).records
-    for step, stored in Store(out).load().items():
-        columns = {"name": stored.names, **{field: getattr(stored.own, field) for field in OWN}}
-        refs = references(step // 100, (2,), True)
-        for label, place in refs.items():
-            columns |= {f"{label}:{field}": getattr(stored.pairs[100 * place], field) for field in PAIR}
-        table = pa.table(columns).replace_schema_metadata({KEY: b"digest"})
-        pq.write_table(table, out / "moments" / f"step-{step:09d}.parquet")
-    (out / "request.json").unlink()
-    prune(series, 0, 100)
-    for _ in range(2):
-        again = trace(series, out, lags=(2,))
-        assert rows(again.records) == rows(whole)
-        assert any(note.startswith("2 of 5 steps") for note in again.notes)
-    save_file(tiny_state(), series / "step_50.safetensors")
-    later = trace(series, out, lags=(2,)).records
-    assert list(later.series("cosine")[0]) == [200, 300, 400]  # 100 was compared with 0, not with 50
+    assert contents(out) == before
+    assert rows(trace(series, out, overwrite=True).records) == expected
 
 
 def test_a_failure_to_overwrite_with_keeps_what_was_there(tmp_path):
