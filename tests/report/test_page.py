@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from normgrowth.report.page import document
 from normgrowth.report.page.document import LARGEST, page
 from normgrowth.report.page.packing import thinned
 from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section, Table, column, words
+from normgrowth.report.page.run_tables import counted_notes
 from normgrowth.stored_result import StoredResult
 
 
@@ -572,3 +574,15 @@ def test_lint_names_what_it_checked(trace, tmp_path):
         write_trace(trace(layers=2, steps=4), tmp_path / name, fields)
     text = report([tmp_path / "checked", tmp_path / "other"], tmp_path / "p.html").read_text(encoding="utf-8")
     assert "Lint: no findings in checked. Not checked: other." in text
+
+
+def test_runs_that_count_the_same_parameters_share_a_sentence():
+    def run(label, parameters):
+        return SimpleNamespace(label=label, parameters=parameters, grows=lambda: True)
+
+    blocks, everything = "blocks (10 of 12 tensors)", "all (12 of 12 tensors)"
+    assert counted_notes([run("a", blocks), run("b", blocks)]) == [f"Parameters: {blocks}."]
+    assert counted_notes([run("a", blocks), run("b", everything), run("c", blocks)]) == [
+        f"Parameters of a, c: {blocks}.",
+        f"Parameters of b: {everything}.",
+    ]

@@ -19,11 +19,14 @@ MOST_TENSORS = 1500  # rows and curves of all runs together; the tensors that ch
 
 
 def counted_notes(runs: Sequence[ShownRun]) -> list[str]:
-    """Which parameters the norms of each run count; one sentence if all runs count the same."""
-    said = {run.label: run.parameters for run in runs if run.grows() and run.parameters}
-    if len(set(said.values())) == 1:
-        return [f"Parameters: {next(iter(said.values()))}."]
-    return [f"{visible(run)}: parameters: {parameters}." for run, parameters in said.items()]
+    """Which parameters the norms of the runs count: one sentence for all runs that count the same."""
+    counting: dict[str, list[str]] = {}
+    for run in runs:
+        if run.grows() and run.parameters:
+            counting.setdefault(run.parameters, []).append(visible(run.label))
+    if len(counting) == 1:
+        return [f"Parameters: {next(iter(counting))}."]
+    return [f"Parameters of {', '.join(labels)}: {parameters}." for parameters, labels in counting.items()]
 
 
 def changed(grid: Matrix) -> tuple[Any, list[int]]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SUMS_VERSION = (
     2  # increase it when the same checkpoints would give other sums; stored sums are then discarded
 )
+KEY = b"normgrowth.key"
 ABOUT = b"normgrowth.step"
 OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
