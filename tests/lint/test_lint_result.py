@@ -37,7 +37,7 @@ def test_saved_and_loaded(series, tmp_path):
     assert again.findings == found.findings
     assert again.selection == Selection("blocks")
     assert again.checked == found.checked == "10 of 12 parameters (include blocks)"
-    assert ng.lint(series, tmp_path / "out").checked == "all 12 parameters"
+    assert ng.lint(series, tmp_path / "out", overwrite=True).checked == "all 12 parameters"
 
 
 @pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")

@@ -514,7 +514,7 @@ def test_verbs_do_not_read_the_quantities_of_tensors(verb, tmp_path, monkeypatch
     read, plain = [], log_reader.read_run
     monkeypatch.setattr(log_reader, "read_run", lambda *given: read.append(plain(*given)) or read[-1])
     if verb == "fit":
-        assert normgrowth.fit(run, bootstrap=0).best.r2 == normgrowth.fit(whole, bootstrap=0).best.r2
+        assert normgrowth.fit(run, bootstrap=0)["sqrt"].r2 == normgrowth.fit(whole, bootstrap=0)["sqrt"].r2
     elif verb == "dynamics":
         found, wanted = normgrowth.dynamics(run), normgrowth.dynamics(whole)
         assert found.uniformity == wanted.uniformity
