@@ -282,6 +282,7 @@ def status(field: str) -> float:
 def log_growth(count: int) -> dict[str, float]:
     """Measure the cost of a run's log after this many measured steps of a model with 100 tensors."""
     from normgrowth.tracking.log.step_log import StepLog
+    from normgrowth.workspace import FolderUse
 
     model = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(4, 4) for _ in range(50))})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -297,11 +298,12 @@ def log_growth(count: int) -> dict[str, float]:
             tracker._log.append(i + 2, rows)
             seconds[i] = time.process_time() - start
         grown = status("VmRSS") - before
+        selection = use.request if (use := FolderUse.read(Path(folder))) else None
         start = time.process_time()
         tracker.close()
         closed = time.process_time() - start
         start = time.process_time()
-        again = StepLog.open(folder, count)
+        again = StepLog.open(folder, count, selection)
         resumed = time.process_time() - start
         again.close()
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
