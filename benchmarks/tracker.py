@@ -5,10 +5,10 @@ python benchmarks/tracker.py --rounds N    fewer rounds of each model
 python benchmarks/tracker.py --again       drop what an earlier run measured
 python benchmarks/tracker.py --pages       make the table again
 
-The variants alternate on the same model, one step each per round. Times are CPU seconds of the process, since other
-processes may run on the machine. Memory
-is the peak of a process that runs only this variant, minus the peak of a process that only trains. Results are saved
-after each round: an interrupted run continues where it was.
+The variants alternate on the same model, two steps each per round, of which the second counts. Times are CPU seconds of
+the process, since other processes may run on the machine. Memory is the peak of a process that runs only this variant,
+minus the peak of a process that only trains. Results are saved after each round: an interrupted run continues where it
+was.
 
 cockpit and traintools are measured if they can be imported. They need other versions of common packages, so install
 them into a folder of their own::
@@ -227,6 +227,7 @@ def time_rounds(name: str, rounds: int, state: dict[str, Any], save: Callable[[]
         for number in range(done, rounds):
             turn = number % len(chosen)  # rotate the order, so that cache contents affect all variants alike
             for v in (*chosen[turn:], *chosen[:turn]):
+                steps[v]()  # not measured: it takes back the memory that the variant before has released
                 start = time.process_time()
                 steps[v]()
                 known[v].append(round(time.process_time() - start, 6))
