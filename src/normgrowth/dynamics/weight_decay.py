@@ -67,7 +67,7 @@ class EquilibriumAt:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Weight decay and settings of a run. notes: why there is no equilibrium, if there is none."""
+    """Weight decay and settings of a run. notes: the reason if there is no equilibrium."""
 
     weight_decay: float | None
     settings: OptimizerSettings
@@ -83,7 +83,7 @@ def as_recorded(
 ) -> Recorded:
     """Return weight decay and settings; values that are not given come from the largest recorded parameter group.
 
-    optimizer: its class; "" if unknown. gradient_norm: the recorded √E‖g‖², None if there is none.
+    optimizer: its class; "" if unknown. gradient_norm: the recorded √E‖g‖²; None: not recorded.
     """
     largest = max(groups, key=lambda group: group.parameters)
     known = isfinite(largest.weight_decay)
