@@ -42,6 +42,14 @@ def is_mistake(error: BaseException) -> bool:
     return isinstance(error, kinds) and raised_here(error)
 
 
+class NoTensors(InputError):
+    """A file that can be read has no tensors of a model: data, not a checkpoint."""
+
+
+class TensorMismatch(InputError):
+    """A checkpoint has other tensors than the first one of its series."""
+
+
 class FolderLocked(InputError):
     """Another command is writing into an output folder."""
 

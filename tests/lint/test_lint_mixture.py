@@ -3,6 +3,7 @@
 import re
 import shlex
 import struct
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from normgrowth.checkpoints.series import open_source
 from normgrowth.cli import main as cli
 from normgrowth.errors import InputError
 from normgrowth.lint import lint
+from normgrowth.trace import trace
 
 
 def series(seed=0, count=8, **options):
@@ -83,6 +85,94 @@ def test_data_files_are_a_remark_and_not_judged(tmp_path, name, count):
     assert (finding.step, finding.kind, finding.severity) == (3, "data", "remark")
     assert "layer_0" in finding.why
     assert report.steps == tuple(range(0, 80, 10))
+
+
+def foreign_lists(count=20):
+    return [[torch.randn(2, 3), i] for i in range(count)]
+
+
+def changing_data(count=20):
+    return [{f"sample_{i}_{j}": torch.randn(i + 1, 5) for j in range(3)} for i in range(count)]
+
+
+@pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
+@pytest.mark.parametrize("name", ["acts_{}.pt", "acts_step_{}.pt", "probe_{}/acts.pt"])
+@pytest.mark.parametrize("data", [foreign_lists, changing_data])
+def test_data_files_are_one_remark_per_name_pattern_with_the_command_that_leaves_them_out(
+    tmp_path, data, name
+):
+    """20 files, each with other tensors or with none, were 20 findings."""
+    folder = put(tmp_path, series(), "step_{}.safetensors")
+    for i, content in enumerate(data()):
+        path = folder / name.format(100 + i)
+        path.parent.mkdir(exist_ok=True)
+        torch.save(content, path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (finding,) = lint(folder)
+    assert (finding.kind, finding.severity) == ("data", "remark")
+    assert finding.label == str(folder / name.format(100))
+    assert f"20 files {folder / name.format('*')}" in finding.why
+    assert len(caught) <= 2
+    ((source,),) = pasted(finding.why)
+    report = lint(source)
+    assert len(report.steps) == 8
+    assert not report
+    if "step_" in name or data is changing_data:  # the others are skipped when the folder is searched
+        with pytest.raises(InputError) as error:
+            trace(folder)
+        assert str(error.value).endswith(f"; without these files: {shlex.quote(source)}")
+
+
+def test_unreadable_files_that_are_named_apart_are_one_fault(tmp_path):
+    folder = put(tmp_path, series(), "step_{}.pt.safetensors")
+    for i in range(100, 120):
+        (folder / f"eval_step_{i}.safetensors").write_bytes(bytes(20))
+    (fault,) = lint(folder)
+    assert (fault.step, fault.kind, fault.severity) == (100, "partial", "fault")
+    assert "20 files" in fault.why
+    ((source,),) = pasted(fault.why)
+    assert not lint(source)
+
+
+@pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
+def test_unreadable_checkpoints_of_the_series_are_a_fault_each(tmp_path):
+    folder = put(tmp_path, series(), "epoch_{}.safetensors")
+    for i in (30, 50):
+        (folder / f"epoch_{i}.safetensors").write_bytes(bytes(20))
+    found = lint(folder)
+    assert [(f.kind, Path(f.label).name) for f in found] == [
+        ("partial", "epoch_30.safetensors"),
+        ("partial", "epoch_50.safetensors"),
+    ]
+    assert len([note for note in found.notes if note.startswith("skipped")]) == 2
+
+
+@pytest.mark.filterwarnings("ignore::normgrowth.errors.SeriesWarning")
+def test_models_of_several_sizes_are_one_finding(tmp_path):
+    folder = put(tmp_path, series(), "step_{}.safetensors")
+    for width in (12, 16, 24, 28):
+        save_file(tiny_state(1, width=width), folder / f"width_{width}.safetensors")
+    (finding,) = [f for f in lint(folder) if f.severity == "fault"]
+    assert finding.kind == "mixed"
+    assert "4 checkpoints" in finding.why
+    assert pasted(finding.why) == [
+        [str(folder / "step_*.safetensors")],
+        [str(folder / "width_*.safetensors")],
+    ]
+
+
+def test_many_series_in_one_folder_have_their_sizes_and_the_largest_are_listed(tmp_path):
+    put(tmp_path, series(), "step_{}.safetensors")
+    for run in range(12):
+        put(tmp_path, series(run, 2), f"probe_{run}/layer_step_{{}}.safetensors")
+    with pytest.raises(
+        InputError, match=r"several series \(8 and 2 and 2 and 2 files \(and 9 more\)"
+    ) as caught:
+        lint(tmp_path)
+    globs = shlex.split(str(caught.value).split("Select one: ")[1].replace(" or ", " "))
+    assert globs[0] == str(tmp_path / "step_*.safetensors")
+    assert len(globs) == 4
 
 
 def test_a_data_file_that_comes_first(tmp_path):

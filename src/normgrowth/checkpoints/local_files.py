@@ -34,7 +34,7 @@ from normgrowth.checkpoints.formats.registry import (
 )
 from normgrowth.checkpoints.formats.tensorflow.reader import has_data
 from normgrowth.checkpoints.steps import explicit_step
-from normgrowth.errors import FileChanged, InputError
+from normgrowth.errors import FileChanged, InputError, NoTensors
 from normgrowth.text import did_you_mean
 
 LARGEST_TRAINER_STATE = 32 << 20  # bytes; as Python objects they take about ten times as much
@@ -72,7 +72,7 @@ class LocalFile:
     def open(self) -> Checkpoint:
         checkpoint = self._read()
         if not checkpoint.tensors:
-            raise InputError(f"{self.path}: has no tensors")
+            raise NoTensors(f"{self.path}: has no tensors")
         checkpoint.label = str(self.path)
         if (old_name := without_wrappers(checkpoint.tensors)) is not None:
             checkpoint = checkpoint.renamed(old_name)

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-Named = tuple[str, int]  # the label of a checkpoint, and its step
+Named = tuple[str, int | None]  # the label of a checkpoint, and its step
 _WILDCARDS = ("*", "[0-9]*", "*[0-9]")  # in the order of preference
 
 
@@ -24,6 +24,24 @@ def by_pattern(checkpoints: Sequence[Named]) -> list[list[int]]:
     for position, named in enumerate(checkpoints):
         found.setdefault(name_pattern(*named), []).append(position)
     return list(found.values())
+
+
+def by_foreign_pattern(files: Sequence[Named], own: Sequence[Named]) -> list[list[int]]:
+    """Like `by_pattern`, but files that are named like a checkpoint of the series (`own`) are groups of one."""
+    of_series = {name_pattern(*named) for named in own}
+    groups = by_pattern(files)
+    single = [name_pattern(*files[group[0]]) in of_series for group in groups]
+    return [
+        part
+        for group, apart in zip(groups, single, strict=True)
+        for part in ([[i] for i in group] if apart else [group])
+    ]
+
+
+def any_number(label: str, step: int | None = None) -> str:
+    """The label with a star in place of its step or last number, to name all files of a pattern."""
+    before, after = name_pattern(label, step)
+    return f"{before}*{after}" if label != before else label
 
 
 def separating_globs(parts: Sequence[Sequence[Named]]) -> list[list[str]] | None:
@@ -58,6 +76,21 @@ def lint_commands(parts: Sequence[Sequence[Named]]) -> str:
     if globs is None:
         return f"no glob separates them, for example {parts[0][0][0]} and {parts[1][0][0]}"
     return "; ".join(f"normgrowth lint {' '.join(map(shlex.quote, own))}" for own in globs)
+
+
+def without(own: Sequence[Named], others: Sequence[Named], command: str = "") -> str:
+    """The end of a sentence about other files, with the globs that leave them out; "" if globs cannot."""
+    local = not any("://" in label for label, _ in own)
+    globs = separating_globs([own, others]) if own and local else None
+    return f"; without these files: {command}{' '.join(map(shlex.quote, globs[0]))}" if globs else ""
+
+
+def without_pattern_of(label: str, own: str, labels: Sequence[str]) -> str:
+    """Like `without`, for the files named like `label`, which are not part of the series of `own`; or ""."""
+    pattern = name_pattern(label)
+    others = [(other, None) for other in labels if name_pattern(other) == pattern]
+    rest = [(other, None) for other in labels if name_pattern(other) != pattern]
+    return "" if name_pattern(own) == pattern else without(rest, others)
 
 
 def _matches(pattern: str, label: str) -> bool:

@@ -18,7 +18,14 @@ import numpy as np
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, check_unchanged, decode
 from normgrowth.checkpoints.formats.registry import CERTAIN, without_suffix
 from normgrowth.checkpoints.local_files import LocalFile, find_checkpoints, why_nothing
-from normgrowth.checkpoints.name_globs import by_pattern, name_pattern, separating_globs
+from normgrowth.checkpoints.name_globs import (
+    any_number,
+    by_foreign_pattern,
+    by_pattern,
+    name_pattern,
+    separating_globs,
+    without,
+)
 from normgrowth.checkpoints.remote.discovery import find_remote, is_remote
 from normgrowth.checkpoints.remote.hub import revisions as hub
 from normgrowth.checkpoints.remote.remote_file import RemoteFile, RemoteRevision, RemoteSession
@@ -29,7 +36,7 @@ from normgrowth.text import html_table
 
 _FoundFile = tuple[PurePath, LocalFile | RemoteFile]  # with the root path of the search
 _TENSORFLOW_COMPANION = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
-
+_PATTERNS = 4  # number of name patterns that a message lists
 
 # The origin of a step, the most reliable first: explicit in the name, stored in or next to the weights, guessed from
 # the name, or the position in the series.
@@ -53,7 +60,9 @@ class CheckpointSeries:
     label: str
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()  # for example, checkpoints without a step
-    damaged: tuple[tuple[str, str], ...] = ()  # skipped: unreadable files without a step, and the reasons
+    damaged: tuple[
+        tuple[str, InputError], ...
+    ] = ()  # skipped: unreadable files without a step, and the reasons
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -109,7 +118,7 @@ def open_source(
         raise InputError("the name of the source is empty; use . for the current folder")
     label = ", ".join(part if hub.is_hub(part) else redact_url(part) for part in map(str, parts))
     notes: list[str] = []
-    damaged: list[tuple[str, str]] = []
+    damaged: list[tuple[str, InputError]] = []
     session = RemoteSession(scratch)
     on_hub = [part for part in parts if isinstance(part, str) and hub.is_hub(part)]
     remote = [part for part in parts if isinstance(part, str) and is_remote(part)]
@@ -137,7 +146,7 @@ def _local(parts: list[str | Path]) -> list[_FoundFile]:
     return [(root, file) for part in named for root in _roots(part) for file in find_checkpoints(root)]
 
 
-def _entries(files: list[_FoundFile], notes: list[str], damaged: list[tuple[str, str]]) -> list[Entry]:
+def _entries(files: list[_FoundFile], notes: list[str], damaged: list[tuple[str, InputError]]) -> list[Entry]:
     files = _without_final_model(files, notes)
     said = _said_steps(files)
     counted = _stored_steps(files, said, notes)
@@ -157,13 +166,28 @@ def _entries(files: list[_FoundFile], notes: list[str], damaged: list[tuple[str,
         except InputError as error:
             if step is not None or len(files) == 1:
                 raise
-            notes.append(f"skipped a file that has no step and cannot be read: {error}")
-            damaged.append((file.label, str(error)))
+            damaged.append((file.label, error))
+    notes += _skipped(damaged, found)
     if stored:
         notes.append(
             f"{stored[0].label}: step {stored[0].step} is stored in the checkpoint{_likewise(stored)}"
         )
     return found
+
+
+def _skipped(damaged: list[tuple[str, InputError]], found: list[Entry]) -> Iterator[str]:
+    """Yield a note for each name pattern of the files that cannot be read; the files are not part of the series."""
+    read = [(entry.label, entry.step) for entry in found]
+    for group in by_foreign_pattern([(label, None) for label, _ in damaged], read):
+        label, error = damaged[group[0]]
+        if len(group) == 1:
+            yield f"skipped a file that has no step and cannot be read: {error}"
+            continue
+        advice = without(read, [(damaged[i][0], None) for i in group])
+        yield (
+            f"skipped {len(group)} files {any_number(label)} that have no step and cannot be read, for example "
+            f"{error}{advice}"
+        )
 
 
 def _roots(part: str | Path) -> list[Path]:
@@ -356,25 +380,30 @@ def _in_order(found: list[Entry], notes: list[str]) -> tuple[Entry, ...]:
     if not known:
         notes.append(f"{unknown[0].label}: no training step in its name or in the file; step 0 is assumed")
         return (replace(unknown[0], step=0),)
-    notes.extend(
-        f"{entry.label}: skipped, because it has no training step in its name or in the file"
-        for entry in unknown
-    )
+    notes += _per_pattern(unknown, "skipped, because it has no training step in its name or in the file")
     if guessed := [entry for entry in known if entry.step_origin == "guessed"]:
         notes.append(
             f"{guessed[0].label}: step {guessed[0].step} is guessed from its name{_likewise(guessed)}"
         )
     ordered: list[Entry] = []
+    guesses: list[Entry] = []
     for entry in sorted(known, key=lambda entry: (entry.step, ORIGINS.index(entry.step_origin))):
         if ordered and ordered[-1].step == entry.step:
             one = ordered[-1]
             if one.step_origin == entry.step_origin:
                 hint = duplicate_step_hint(known, entry)
                 raise InputError(f"{entry.label} and {one.label} both have step {one.step}; {hint}")
-            notes.append(f"{entry.label}: skipped, because {one.label} has step {one.step} in its name")
+            guesses.append(entry)
             continue
         ordered.append(entry)
+    notes += _per_pattern(guesses, "skipped, because another checkpoint has this step in its name")
     return tuple(ordered)
+
+
+def _per_pattern(entries: list[Entry], what: str) -> Iterator[str]:
+    """Yield a note for each name pattern of the entries."""
+    for group in by_pattern([(entry.label, None) for entry in entries]):
+        yield f"{entries[group[0]].label}: {what}{_likewise(group)}"
 
 
 def _likewise(items: Sequence[object]) -> str:
@@ -386,12 +415,15 @@ def duplicate_step_hint(entries: list[Entry], entry: Entry) -> str:
     if re.search(r"mp_rank_\d|consolidated\.\d", entry.label):
         return "tensor-parallel parts of one model cannot be joined; convert them to one checkpoint first"
     named = [(entry.label, entry.step) for entry in entries]
-    parts = [[named[i] for i in part] for part in by_pattern(named)]
+    parts = sorted(([named[i] for i in part] for part in by_pattern(named)), key=len, reverse=True)
     globs = separating_globs(parts) if len(parts) > 1 and "://" not in entry.label else None
     if globs is None:
         return "select one series with a glob or a list"
     several = "two" if len(globs) == 2 else "several"
-    return f"are these {several} series? Select one: {' or '.join(shlex.quote(own[0]) for own in globs)}"
+    sizes = " and ".join(str(len(part)) for part in parts[:_PATTERNS])
+    more = f" (and {len(globs) - _PATTERNS} more)" if len(globs) > _PATTERNS else ""
+    listed = " or ".join(shlex.quote(own[0]) for own in globs[:_PATTERNS])
+    return f"are these {several} series ({sizes} files{more})? Select one: {listed}"
 
 
 def _natural(label: str) -> list[tuple[int, int, str]]:

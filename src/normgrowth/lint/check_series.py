@@ -17,8 +17,8 @@ from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.series import CheckpointSeries, _roots, open_source
 from normgrowth.checkpoints.steps import explicit_step, guessed_step
 from normgrowth.engine import Progress
-from normgrowth.errors import InputError, SeriesWarning
-from normgrowth.lint.checks.mixture import other_series
+from normgrowth.errors import InputError, NoTensors, SeriesWarning
+from normgrowth.lint.checks.mixture import UnreadFile, other_series, unreadable
 from normgrowth.lint.judge import in_order, judge
 from normgrowth.lint.reading import read_series
 from normgrowth.lint.result import Findings
@@ -26,7 +26,6 @@ from normgrowth.lint.step_table import StepTable
 from normgrowth.results import Provenance
 from normgrowth.trace.by_step import measure_checkpoint
 from normgrowth.trace.result import Trace
-from normgrowth.trace.sampling.finding import Finding
 from normgrowth.trace.sampling.sampled_steps import SampledStep
 
 
@@ -71,10 +70,12 @@ def lint_series(
         found = read_series(series, selection, workers, progress)
         unread = [*unread, *found.unread]
     sampled, sampler = found.sampled, found.sampler
+    unread += [
+        UnreadFile(label, None, str(error).removeprefix(f"{label}: "), isinstance(error, NoTensors))
+        for label, error in series.damaged
+    ]
     findings = [
-        *broken,
-        *(Finding(None, "", "partial", f"cannot be read: {why}", label) for label, why in series.damaged),
-        *unread,
+        *unreadable([*broken, *unread], [member.named for member in main]),
         *found.unsupported,
         *other_series(main, others),
         *judge(StepTable(sampled, sampler.origin), sampler.buffers, _Comparison(series, sampled, workers)),
@@ -116,8 +117,8 @@ class _Comparison:
 
 def _open(
     source: str | Path | Sequence[str | Path], endpoint: str | None
-) -> tuple[CheckpointSeries, list[Finding]]:
-    """Open the series. If damaged parts prevent this, open it without them and return a finding for each."""
+) -> tuple[CheckpointSeries, list[UnreadFile]]:
+    """Open the series. If damaged parts prevent this, open it without them and return these."""
     try:
         return open_source(source, endpoint=endpoint), []
     except InputError:
@@ -125,7 +126,7 @@ def _open(
         if len(parts) < 2:
             raise
         sound: list[str | Path] = []
-        broken: list[Finding] = []
+        broken: list[UnreadFile] = []
         for part in parts:
             try:
                 if not isinstance(part, Path) or find_checkpoints(part):
@@ -137,7 +138,7 @@ def _open(
                 step = explicit_step(name)
                 step = guessed_step(name) if step is None else step
                 reason = str(error).removeprefix(f"{where}: ")
-                broken.append(Finding(step, "", "partial", f"cannot be read: {reason}", where))
+                broken.append(UnreadFile(where, step, reason, isinstance(error, NoTensors)))
         if not broken or not sound:
             raise
         series = open_source(sound, endpoint=endpoint)

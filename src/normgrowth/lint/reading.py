@@ -10,8 +10,8 @@ from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.parameters.selection import NothingCounts, Selection
 from normgrowth.checkpoints.series import CheckpointSeries, Entry
 from normgrowth.engine import Progress
-from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
-from normgrowth.lint.checks.mixture import Member, Mixture
+from normgrowth.errors import InputError, NoTensors, SeriesWarning, UnsupportedDtype
+from normgrowth.lint.checks.mixture import Member, Mixture, UnreadFile
 from normgrowth.lint.checks.renames import match_renamed
 from normgrowth.trace.sampling.finding import Finding
 from normgrowth.trace.sampling.sampled_steps import SampledStep, StepSampler, sampled
@@ -28,7 +28,7 @@ class Pass:
     mixture: Mixture = field(default_factory=Mixture)
     chosen: list[Entry] = field(default_factory=list)  # the checkpoints to sample
     sampled: list[SampledStep] = field(default_factory=list)
-    unread: list[Finding] = field(default_factory=list)
+    unread: list[UnreadFile] = field(default_factory=list)
     unsupported: list[Finding] = field(default_factory=list)  # tensors with an unsupported dtype
     parameters: tuple[int, int] = 0, 0  # checked and total parameters, of the checkpoint with the most
 
@@ -93,8 +93,7 @@ def read_series(
                     current.close()
                 reason = _without_label(str(error), entry)
                 first_error = first_error or InputError(f"{entry.label}: {reason}")
-                why = f"cannot be read: {reason}"
-                found.unread.append(Finding(entry.step, "", "partial", why, entry.label))
+                found.unread.append(UnreadFile(entry.label, entry.step, reason, isinstance(error, NoTensors)))
                 continue
             if last is not None:
                 last.close()

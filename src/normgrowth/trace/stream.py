@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, Tensor
+from normgrowth.checkpoints.name_globs import without_pattern_of
 from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.parameters.selection import Chosen, Selection
 from normgrowth.engine import Engine, Progress, Threads, available_cores, gc_paused
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, NoTensors, TensorMismatch
 from normgrowth.moments.moments import Floats, Moments
 from normgrowth.records import storable
 from normgrowth.trace.by_step import check_dtypes, measure_checkpoint
@@ -200,7 +201,12 @@ class _StepReader:
         self.striped: StripeSums | None = None
 
     def get(self, position: int) -> Checkpoint:
-        return self.counted.check(self.window.get(position))
+        try:
+            return self.counted.check(self.window.get(position))
+        except (NoTensors, TensorMismatch) as error:
+            labels = [place.label for place in self.plan.places if place.entry is not None]
+            advice = without_pattern_of(self.plan.places[position].label, self.opening.label, labels)
+            raise type(error)(f"{error}{advice}") from error
 
     def begin(self) -> None:
         if self.striped is None:
@@ -338,7 +344,7 @@ def _check_same(names: list[str], current: Checkpoint, first_label: str, selecti
     missing, new = sorted(set(names) - here), sorted(here - set(names))
     if missing or new:
         what = f"lacks {missing[0]}" if missing else f"has a new tensor {new[0]}"
-        raise InputError(
+        raise TensorMismatch(
             f"{current.label}: {what} (compared with {first_label}; {len(missing)} missing, {len(new)} new); "
             "use --select or --exclude to trace the common tensors"
         )

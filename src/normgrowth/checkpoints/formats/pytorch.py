@@ -25,7 +25,7 @@ from normgrowth.checkpoints.steps import LARGEST_STEP
 from normgrowth.checkpoints.storage.gathered import Gathered
 from normgrowth.checkpoints.storage.mapped_file import FileState
 from normgrowth.engine import gc_paused
-from normgrowth.errors import InputError
+from normgrowth.errors import InputError, NoTensors
 
 _STEPS = (*STEP_KEYS, "global_steps", "iter_num", "iteration", "num_updates", "step_count")
 # Views may overlap, so tensors can have more values than the file; this is bounded.
@@ -74,7 +74,7 @@ def is_pytorch(path: Path) -> bool:
 def read_pytorch(path: Path) -> MappedCheckpoint:
     index = _read(path)
     if not index.tensors:
-        raise InputError(f"{path}: {_nothing(index)}")
+        raise _nothing(path, index)
     return _checkpoint(str(path), path, index, index.step)
 
 
@@ -95,7 +95,7 @@ def read_pytorch_sharded(index: Path) -> MappedCheckpoint:
         whole.names |= part.names
         whole.states |= part.states
     if not whole.tensors:
-        raise InputError(f"{index}: {_nothing(whole)}")
+        raise _nothing(index, whole)
     return _checkpoint(str(index.parent), index.parent, whole, None)
 
 
@@ -252,14 +252,13 @@ def _notes(index: _Index) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _nothing(index: _Index) -> str:
-    """Why the file has no tensors to measure."""
+def _nothing(path: Path, index: _Index) -> InputError:
+    """An error that says why the file has no tensors to measure."""
     if index.left_out:
-        return "none of its tensors can be read: " + _some(
-            [f"{n} is {why}" for n, why in index.left_out.items()]
-        )
+        reasons = [f"{name} is {why}" for name, why in index.left_out.items()]
+        return InputError(f"{path}: none of its tensors can be read: {_some(reasons)}")
     arrays = ", and no numpy arrays either" if index.names & ARRAY_CALLS else ""
-    return f"has no tensors of a model{arrays}"
+    return NoTensors(f"{path}: has no tensors of a model{arrays}")
 
 
 def _some(items: Sequence[str], most: int = 3) -> str:

@@ -32,7 +32,7 @@ from normgrowth.checkpoints.formats.tensorflow.bundle import INDEX, BundleFiles,
 from normgrowth.checkpoints.remote.transport import AT_ONCE, Bytes, FileInfo, FileStore
 from normgrowth.checkpoints.storage.crc32c import crc32c
 from normgrowth.engine import gc_paused
-from normgrowth.errors import DamagedTensor, InputError
+from normgrowth.errors import DamagedTensor, InputError, NoTensors
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Index(NamedTuple):
     def checked(self, label: str) -> "Index":
         """The index with the names of wrappers removed. Raises InputError if it has no tensors."""
         if not self.tensors:
-            raise InputError(f"{label}: has no tensors")
+            raise NoTensors(f"{label}: has no tensors")
         if (old_name := without_wrappers(self.tensors)) is None:
             return self
         tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)

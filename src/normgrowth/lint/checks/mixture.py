@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from math import prod
 
 from normgrowth.checkpoints.checkpoint import Tensor
-from normgrowth.checkpoints.name_globs import by_pattern, lint_commands
+from normgrowth.checkpoints.name_globs import (
+    Named,
+    any_number,
+    by_foreign_pattern,
+    by_pattern,
+    lint_commands,
+    name_pattern,
+    without,
+)
 from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.series import Entry
 from normgrowth.lint.step_table import StepTable
@@ -40,6 +48,16 @@ class Member:
         return Member(entry, shapes, any(reading.counted for reading in readings.values()))
 
 
+@dataclass(frozen=True)
+class UnreadFile:
+    """A file of a series that could not be read."""
+
+    label: str
+    step: int | None
+    reason: str
+    is_data: bool  # it could be read, but has no tensors
+
+
 @dataclass
 class Mixture:
     """The opened checkpoints of a source, grouped by their tensors."""
@@ -65,21 +83,58 @@ class Mixture:
 
 
 def other_series(main: Sequence[Member], others: Sequence[Sequence[Member]]) -> Iterator[Finding]:
-    """Yield a finding for each other series, model or kind of data file; these are not checked."""
-    for part in others:
+    """Yield a finding for each other series, model or name pattern of data files; these are not checked."""
+    own = [member.named for member in main]
+    for part in _merged_by_name(others):
         entry, usual, shapes = part[0].entry, main[0].shapes, part[0].shapes
         names = [name for name, shape in shapes.items() if usual.get(name) != shape]
         listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
         if _is_model(part):
             which = f"{len(part)} checkpoints have" if len(part) > 1 else "has"
             what = f"other tensors ({listed})" if names else f"only {len(shapes)} of {len(usual)} tensors"
-            commands = lint_commands([[m.named for m in main], [m.named for m in part]])
+            commands = lint_commands([own, [m.named for m in part]])
             why = f"two series? {which} {what}, not checked. Check each: {commands}"
             yield Finding(entry.step, "", "mixed", why, entry.label)
         else:
-            files = f"{len(part)} files, " if len(part) > 1 else ""
-            why = f"data, not a model ({files}tensors {listed}): not part of the series, not checked"
-            yield Finding(entry.step, "", "data", why, entry.label, "remark")
+            which = f"{_files(part[0].named, len(part))}tensors {listed}"
+            yield _data(
+                entry.step, entry.label, which, without(own, [m.named for m in part], "normgrowth lint ")
+            )
+
+
+def unreadable(files: Sequence[UnreadFile], own: Sequence[Named]) -> Iterator[Finding]:
+    """Yield a finding for each file that is named like the series, and for each other name pattern of files."""
+    named = [(file.label, file.step) for file in files]
+    patterns = {name_pattern(*checkpoint) for checkpoint in own}
+    for group in by_foreign_pattern(named, own):
+        file, others = files[group[0]], _files(named[group[0]], len(group))
+        advice = without(own, [named[i] for i in group], "normgrowth lint ")
+        if name_pattern(*named[group[0]]) not in patterns and all(files[i].is_data for i in group):
+            yield _data(file.step, file.label, others + file.reason, advice)
+        else:
+            which = f" ({others}for example {file.label})" if others else ""
+            why = f"cannot be read{which}: {file.reason}{others and advice}"
+            yield Finding(file.step, "", "partial", why, file.label)
+
+
+def _files(first: Named, count: int) -> str:
+    return f"{count} files {any_number(*first)}, " if count > 1 else ""
+
+
+def _data(step: int | None, label: str, which: str, advice: str) -> Finding:
+    why = f"data, not a model ({which}): not part of the series, not checked{advice}"
+    return Finding(step, "", "data", why, label, "remark")
+
+
+def _merged_by_name(parts: Sequence[Sequence[Member]]) -> list[list[Member]]:
+    """Merge parts that are named alike: data files differ in their tensors, and so do models of several sizes."""
+    found: list[list[Member]] = []
+    for members in (
+        [member for part in parts if _is_model(part) is model for member in part] for model in (True, False)
+    ):
+        named = [member.named for member in members]
+        found += [[members[i] for i in group] for group in by_pattern(named)]
+    return found
 
 
 def named_apart(e: StepTable) -> list[list[int]]:
