@@ -23,8 +23,9 @@ from normgrowth.lab.settings import TrainSettings
 from normgrowth.network.measured import ModelInfo
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.discrepancies.caveats import CAVEATS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
-from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.errata import ERRATA
 from normgrowth.paper.evidence import Evidence, TrainedModel, TrainedModels
 from normgrowth.paper.reproduction import Check, Judgment
 from normgrowth.paper.stages.known_networks import theory

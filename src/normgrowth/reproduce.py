@@ -57,7 +57,7 @@ def reproduce(
     from normgrowth.paper.t5_series import PublishedT5, traced_t5
     from normgrowth.workspace import Workspace
 
-    claims, needed = select(only)
+    claims, needed = select(only, traced_t5=t5 is not None)
     corpora = Path(data) if data else None
     read = sentences_file(Path(text) if text else None, corpora)
     loaded = [str(model) for model in models]

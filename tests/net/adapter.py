@@ -329,8 +329,9 @@ def claims() -> dict[str, tuple[str, Numbers]]:
 def errata() -> dict[str, tuple[bool | None, Numbers]]:
     """Whether what is printed fails, and the numbers that say so, where no training run is needed."""
     from normgrowth.paper.claim import check
+    from normgrowth.paper.discrepancies.caveats import CAVEATS
     from normgrowth.paper.discrepancies.departures import DEPARTURES
-    from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
+    from normgrowth.paper.discrepancies.errata import ERRATA
     from normgrowth.paper.evidence import Evidence
 
     known = (*ERRATA.values(), *DEPARTURES.values(), *CAVEATS.values())

@@ -35,11 +35,15 @@ EXAMPLES = {
         {
             "largest": {"total": 0.15, "encoder": 0.1},
             "at_end": {"total": 0.001, "encoder": 0.01},
-            "share_steps": {"total": 0.99, "encoder": 0.95},
             "rounding": 1e-4,
         },
-        {"share_steps": {"total": 0.99, "encoder": 0.5}},
+        {"largest": {"total": 0.3, "encoder": 0.1}},
         {"at_end": {"total": 0.001, "encoder": 0.12}},
+    ),
+    "misaligned": (
+        {"share_steps": {"total": 0.99, "encoder": 0.95, "decoder": 0.2}},
+        {"share_steps": {"total": 0.99, "encoder": 0.5}},
+        {"share_steps": {"total": 0.49, "encoder": 0.99}},
     ),
     "step-size": (
         {
@@ -91,7 +95,7 @@ EXAMPLES = {
         {"t5_move": 0.4, "steady": 0.0, "largest_move": 0.3},
     ),
     "scalar-growth": (
-        {"models": 3.0, "least": 0.995, "largest": 1.0, "sign_changed": 0.001, "growth": 5.0},
+        {"models": 3.0, "least": 0.995, "largest": 1.0, "sign_changed": 0.001, "growth": 6.0},
         {"least": 0.95},
         {"least": 0.55, "sign_changed": 0.08},
     ),

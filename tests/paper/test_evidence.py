@@ -14,8 +14,9 @@ from normgrowth.cli.training_options import settings_of
 from normgrowth.lab.cells.axis import Axis
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.discrepancies.caveats import CAVEATS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
-from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.errata import ERRATA
 from normgrowth.paper.evidence import Evidence, MissingEvidence, TrainedModel
 from normgrowth.results import load
 

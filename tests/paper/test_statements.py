@@ -7,8 +7,9 @@ from typing import get_args
 import pytest
 
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.discrepancies.caveats import CAVEATS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
-from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.errata import ERRATA
 from normgrowth.paper.published.tables import TABLES
 from normgrowth.paper.reproduction import Check, Judgment, Verdict
 from normgrowth.paper.statements import DISCREPANCIES, statements

@@ -9,7 +9,8 @@ import pytest
 
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
-from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.caveats import CAVEATS
+from normgrowth.paper.discrepancies.errata import ERRATA
 from normgrowth.paper.evidence import Evidence, Theory
 from normgrowth.paper.stages.known_networks import theory
 from normgrowth.paper.stages.theory import THEORY

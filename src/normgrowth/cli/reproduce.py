@@ -46,7 +46,8 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     from normgrowth.report.terminal.reproduction import show_stages
     from normgrowth.reproduce import reproduce
 
-    stages = planned_stages(arguments.only, arguments.scale, Path(arguments.out))
+    traced = arguments.t5 is not None
+    stages = planned_stages(arguments.only, arguments.scale, Path(arguments.out), traced_t5=traced)
     if arguments.list and arguments.json:
         json.dump({"scale": arguments.scale, "stages": [asdict(stage) for stage in stages]}, sys.stdout)
         print()

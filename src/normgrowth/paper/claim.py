@@ -16,7 +16,7 @@ evidence and knows no verdict; `judge` knows only the numbers. The docstring is 
 
 A discrepancy has the same form, with `differs` instead of `judge`: the paper is wrong as printed (`errata`), the
 authors' code differs from their text (`departures`), or a true statement has a limit that readers should know
-(caveats, in `errata`).
+(`caveats`).
 """
 
 from abc import ABC, abstractmethod

@@ -37,7 +37,9 @@ PENN_WINDOW = 83  # tokens, as in Figure 3
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of the paper. needs: required stages. overlay: stages whose results are added to published ones."""
+    """A figure of the paper. needs: required stages. overlay: stages whose results are drawn next to the published T5,
+    but not next to a traced one.
+    """
 
     name: str
     title: str
@@ -50,9 +52,9 @@ class PaperFigure:
         """The name in titles: "2", or "2, as published"."""
         return self.name.removeprefix("fig").replace("-", ", ", 1).replace("-", " ")
 
-    @property
-    def stages(self) -> tuple[str, ...]:
-        return (*self.needs, *self.overlay)
+    def stages(self, traced_t5: bool = False) -> tuple[str, ...]:
+        """The stages that the figure shows."""
+        return self.needs if traced_t5 else (*self.needs, *self.overlay)
 
 
 def _own_traces(evidence: Evidence) -> list[Trace]:

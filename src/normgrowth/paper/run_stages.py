@@ -15,8 +15,9 @@ from normgrowth.engine import Engine
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.paper.claim import Claim, check, judge
 from normgrowth.paper.claims import CLAIMS
+from normgrowth.paper.discrepancies.caveats import CAVEATS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
-from normgrowth.paper.discrepancies.errata import CAVEATS, ERRATA
+from normgrowth.paper.discrepancies.errata import ERRATA
 from normgrowth.paper.evidence import Evidence, MissingEvidence, StageResult
 from normgrowth.paper.paper_figures import FIGURES
 from normgrowth.paper.reproduction import PlannedStage, Reproduction, StageOutcome, TableRow
@@ -172,9 +173,11 @@ def _kept(stage: Stage[Any], folder: Path, key: str) -> StageResult | None:
         return None
 
 
-def planned_stages(only: Sequence[str], scale: Scale, out: Path) -> list[PlannedStage]:
+def planned_stages(
+    only: Sequence[str], scale: Scale, out: Path, *, traced_t5: bool = False
+) -> list[PlannedStage]:
     """The stages that the selected names need; claims that need none share a row without a name."""
-    claims, needed = select(only)
+    claims, needed = select(only, traced_t5=traced_t5)
     planned = [
         PlannedStage(
             stage.name,
@@ -191,11 +194,14 @@ def planned_stages(only: Sequence[str], scale: Scale, out: Path) -> list[Planned
     return planned
 
 
-def select(only: Sequence[str]) -> tuple[list[type[Claim]], set[str]]:
-    """The selected claims, and the stages that the selected claims and figures need."""
+def select(only: Sequence[str], *, traced_t5: bool = False) -> tuple[list[type[Claim]], set[str]]:
+    """The selected claims, and the stages that the selected claims and figures need.
+
+    traced_t5: whether Figures 1 and 5 show a traced T5.
+    """
     if not only:
         return list(CLAIMS.values()), set(STAGES)
-    names = {**TABLES, **{name: figure.stages for name, figure in FIGURES.items()}}
+    names = {**TABLES, **{name: figure.stages(traced_t5) for name, figure in FIGURES.items()}}
     unknown = [name for name in only if name not in CLAIMS and name not in names]
     if unknown:
         raise InputError(f"unknown name {unknown[0]!r}; choose from {', '.join([*names, *CLAIMS])}")

@@ -27,6 +27,7 @@ JUDGED = ("total", "encoder")
 STARTS = (0.3, 0.5, 0.6)  # shares of training at which "large t" may begin
 BLOCKS = "blocks of T5-base without embeddings: encoder and decoder together, and the encoder alone"
 LAYERS = "the 12 encoder layers of T5-base"
+CLOSER = "Single optimizer steps, or closer checkpoints: cosines and shares of ‖δ‖² depend on the interval."
 CHECKPOINTS = "Norms of the checkpoints themselves, if they differ from those read off the figure."
 
 
@@ -254,18 +255,17 @@ class DirectionConverges(Claim):
 
 @dataclass(frozen=True)
 class FallingAlignment(Claim):
-    """Holds if, on the total and on the encoder, the alignment falls to 0.1 or less and ‖δ‖² contributes at least 90%
-    of the growth of ‖θ‖²; in part if only the first is true.
+    """Holds if, on the total and on the encoder, the alignment is never above 0.2 ("never high") and falls to 0.1 or
+    less; in part if only the second is true. The claim `misaligned` judges the share of alignment in the growth.
     """
 
     id, where, figure = "alignment", "§5.5, Fig. 5", "fig5"
-    statement = "cos(δ, θ) rises to about 0.15, then falls to near 0: dynamics are misaligned."
+    statement = "cos(δ, θ) rises to about 0.15, then falls to near 0."
     published, source = "figure", FIGURE_5
     scope = f"{BLOCKS}; δ spans 5,100 optimizer steps"
-    would_change = "Single optimizer steps, or closer checkpoints: the share of ‖δ‖² depends on the interval."
+    would_change = CLOSER
     largest: Mapping[str, float] = number("largest alignment: ")
     at_end: Mapping[str, float] = number("alignment at the end: ")
-    share_steps: Mapping[str, float] = number("share of growth by steps: ")
     rounding: float = number("largest effect of rounding on an alignment")
 
     @classmethod
@@ -274,7 +274,6 @@ class FallingAlignment(Claim):
         return cls(
             {name: own["alignment"].max() for name, own in steps.items()},
             {name: own["alignment"][-2] for name, own in steps.items()},
-            {name: own["total_share_steps"][-1] for name, own in steps.items()},
             max(own["alignment_rounding"].max() for own in steps.values()),
         )
 
@@ -282,14 +281,36 @@ class FallingAlignment(Claim):
         told = f"cos(δ, θ) rises to {listed(self.largest, '.2f')} and falls to {listed(self.at_end, '.2f')}"
         if any(abs(self.at_end[name]) > 0.1 or self.at_end[name] >= self.largest[name] for name in JUDGED):
             return fails(f"{told}: it does not fall to near 0.")
-        share = (
-            f"between checkpoints ‖δ‖² contributes {listed(self.share_steps, '.0%')} of the growth of ‖θ‖²"
+        if max(self.largest[name] for name in JUDGED) > 0.2:
+            return in_part(f"{told}: it is high for a while.")
+        return holds(f"{told}.")
+
+
+@dataclass(frozen=True)
+class MisalignedGrowth(Claim):
+    """Under misalignment ‖θ‖² grows by the squared steps alone (eq. 2). Holds if ‖δ‖² contributes at least 90% of the
+    growth of ‖θ‖² on the total and on the encoder; in part if it contributes at least half; else does not hold.
+    """
+
+    id, where, figure = "misaligned", "§5.5, eq. (2)", "fig5"
+    statement = "T5's dynamics are misaligned: ‖θ‖² grows by the squared steps."
+    published, source = "supported by low alignment", FIGURE_5
+    scope = f"{BLOCKS}; δ spans 5,100 optimizer steps"
+    would_change = CLOSER
+    share_steps: Mapping[str, float] = number("share of growth by steps: ")
+
+    @classmethod
+    def measure(cls, evidence: Evidence) -> Self:
+        steps = {name: evidence.t5.sums(stack).steps() for name, stack in SCOPES.items()}
+        return cls({name: own["total_share_steps"][-1] for name, own in steps.items()})
+
+    def judge(self) -> Ruling:
+        told = (
+            f"Between checkpoints ‖δ‖² contributes {listed(self.share_steps, '.0%')} of the growth of ‖θ‖², and "
+            "2⟨θ,δ⟩ the rest: small cosines add up over many steps."
         )
-        if min(self.share_steps[name] for name in JUDGED) < 0.9:
-            return in_part(
-                f"{told}, as printed. But {share}, and 2⟨θ,δ⟩ the rest: growth is not only misaligned."
-            )
-        return holds(f"{told}; {share}.")
+        least = min(self.share_steps[name] for name in JUDGED)
+        return holds(told) if least >= 0.9 else in_part(told) if least >= 0.5 else fails(told)
 
 
 @dataclass(frozen=True)
@@ -383,6 +404,7 @@ CLAIMS = (
     DirectionConsecutive,
     DirectionConverges,
     FallingAlignment,
+    MisalignedGrowth,
     StepSize,
     EncoderStepSize,
     DecoderStepSize,

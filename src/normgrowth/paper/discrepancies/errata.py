@@ -1,23 +1,20 @@
-"""Statements that are wrong as printed, each with the numbers of both sides; `departures` covers the authors' code.
+"""Statements that are wrong as printed, each with the numbers of both sides.
 
-Each erratum is computed: if the printed statement were right, `differs` would be False. `CAVEATS` are true statements
-with a limit that readers should know.
+Each erratum is computed: if the printed statement were right, `differs` would be False. `departures` covers the
+authors' code, `caveats` the limits of true statements.
 """
 
 from dataclasses import dataclass
-from math import cos, exp, log, pi, sin, sqrt
+from math import exp, sqrt
 from typing import Self
 
 import numpy as np
 
 from normgrowth.paper.claim import Discrepancy, number
 from normgrowth.paper.claims.decay_and_schedule import WeightDecay
-from normgrowth.paper.discrepancies.departures import published_line
 from normgrowth.paper.evidence import Evidence
-from normgrowth.paper.stages import figure2_forms as forms
 
 SMALL = 1e-3
-FIGURE_2 = ("saturation_pretrained", "saturation_random_init")
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,10 @@ class HeadDegree(Discrepancy):
 @dataclass(frozen=True)
 class UniformGrowthWithTies(Discrepancy):
     id, where, needs = "prop-2", "Prop. 2", ("theory",)
-    stated = "If growth is uniform up to o(t), a network converges to its saturated network."
-    correct = "If scores tie, the o(t) term decides, and the limit is a different network."
+    stated = "If θ_t → θ′·c(t), a network converges to its saturated network."
+    correct = (
+        "If scores tie, a vanishing difference of θ_t and θ′·c(t) decides, and the limit is another network."
+    )
     saturated: float = number("largest weight, saturated")
     moved: float = number("largest weight as t grows")
 
@@ -209,39 +208,15 @@ class ScaleInvariance(Discrepancy):
 
 
 @dataclass(frozen=True)
-class ApproximateEuler(Discrepancy):
-    """f(θ) = θ + e^−θ·sin(e^2θ) where e^2θ = 2000π: |f(2θ)/2 − f(θ)|, and f′(θ), which degree 0 would keep near 1."""
-
-    id, where = "euler", "§5.2"
-    stated = (
-        "By Euler's theorem, the gradient of an approximately k-homogeneous function is approximately "
-        "(k − 1)-homogeneous."
-    )
-    correct = "The theorem is about exactly homogeneous functions. A vanishing error of f does not bound its gradient."
-    error: float = number("scaling error of f, k = 1")
-    slope: float = number("derivative of f, which degree 0 would keep at 1:")
-
-    @classmethod
-    def measure(cls, _: Evidence) -> Self:
-        def f(theta: float) -> float:
-            return theta + exp(-theta) * sin(exp(2 * theta))
-
-        theta = log(2000 * pi) / 2
-        u = exp(2 * theta)
-        slope = 1 - exp(-theta) * sin(u) + 2 * exp(theta) * cos(u)
-        return cls(abs(f(2 * theta) / 2 - f(theta)), slope)
-
-    def differs(self) -> bool:
-        return self.error < 0.05 and abs(self.slope - 1) > 1
-
-
-@dataclass(frozen=True)
 class LossGradient(Discrepancy):
     """The gradient norm of the logistic loss of a logit θ₁θ₂ of degree 2, at c = 10 divided by that at c = 1."""
 
     id, where = "assumption-1", "Assumption 1, §5.2"
-    stated = "The gradient of the loss grows as ‖θ‖, since gradients of logits have degree 1."
-    correct = "This holds only for wrong answers. For right answers the gradient of the loss vanishes exponentially."
+    stated = "If gradients of the classifier's output have degree 1, steps of gradient descent go as η‖θ‖."
+    correct = (
+        "The gradient of the loss also contains the derivative of the loss, which is nearly constant for wrong answers "
+        "only. For right answers it vanishes exponentially, and the step with it."
+    )
     assumed: float = number("assumed")
     wrong: float = number("a wrong answer")
     right: float = number("a right answer")
@@ -298,66 +273,10 @@ class TwoThresholds(Discrepancy):
         return self.at_default > self.printed
 
 
-@dataclass(frozen=True)
-class VanishingAttention(Discrepancy):
-    """A caveat: the paper's claim holds for its own definitions, which do not include gated networks."""
-
-    id, where, needs = "vanishing", "§5.2, §D", ("theory",)
-    stated = "Transformer encoders without biases, as the paper defines them, have degree 1."
-    correct = (
-        "This is true. In other transformers, branches differ in degree, and branches of lower degree vanish: in gated "
-        "networks such as Llama, all attention after the first layer."
-    )
-    turned: float = number("1 − cosine without later attention, c = 1")
-    turned_scaled: float = number("the same at c = 1000")
-
-    @classmethod
-    def measure(cls, evidence: Evidence) -> Self:
-        found = evidence.theory.vanishing
-        return cls(found.turned, found.turned_scaled)
-
-    def differs(self) -> bool:
-        return self.turned > 0.01 and self.turned_scaled < 1e-6
-
-
-@dataclass(frozen=True)
-class DropoutInRandomT5(Discrepancy):
-    """A caveat, on means over layers at c = 1000; the decoder reads its start token, as in the authors' script."""
-
-    id, where, needs = "t5-dropout", "§4.1, Fig. 2", ("figure2_forms",)
-    stated = "The pretrained T5 is closer to saturation than T5 with random weights."
-    correct = (
-        "The published means say so. But without dropout, the random decoder that the script measures is about as "
-        "saturated as the published trained one: the difference may be due to dropout."
-    )
-    trained: float = number("published, trained")
-    random: float = number("published, random")
-    evaluation: float = number("here, random, without dropout")
-    training: float = number("here, random, with dropout")
-
-    @classmethod
-    def measure(cls, evidence: Evidence) -> Self:
-        trained, random = (published_line("t5-base", table).mean() for table in FIGURE_2)
-        known = evidence.figure2_forms
-        return cls(trained, random, known[forms.START].mean(), known[forms.AS_PUBLISHED].mean())
-
-    def differs(self) -> bool:
-        return self.trained > self.random and self.evaluation > self.trained - 0.05
-
-
 ERRATA: dict[str, type[Discrepancy]] = {
     one.id: one
     for one in (
-        *(
-            LiteralLimit,
-            UniformGrowthWithTies,
-            ScalingError,
-            ApproximateEuler,
-            LossGradient,
-            ZeroFunction,
-            NormBound,
-        ),
+        *(LiteralLimit, UniformGrowthWithTies, ScalingError, LossGradient, ZeroFunction, NormBound),
         *(SoftmaxError, ScaleInvariance, HeadDegree, PreNorm, MissingFactor, TwoThresholds),
     )
 }
-CAVEATS: dict[str, type[Discrepancy]] = {one.id: one for one in (VanishingAttention, DropoutInRandomT5)}

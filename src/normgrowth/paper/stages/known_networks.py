@@ -167,9 +167,9 @@ class TiedSoftmax(nn.Module):
 
 
 def tie(t: float = 1e6) -> TieWeights:
-    """θ_t = tθ′ + √t·u grows uniformly, and its network does not become the saturated one of θ′."""
+    """θ_t = tθ′ + u/√t: ‖θ_t − tθ′‖ → 0, but scores differ by √t: the limit is not the saturated network of θ′."""
     model = TiedSoftmax()
-    theta = t * torch.ones(3, dtype=torch.float64) + math.sqrt(t) * torch.tensor([1.0, 0.0, 0.0])
+    theta = t * torch.ones(3, dtype=torch.float64) + torch.tensor([1 / math.sqrt(t), 0.0, 0.0])
     moved = functional_call(model, {"theta": theta}, ())
     return TieWeights(saturated=float(saturated(model)().max()), moved=float(moved.detach().max()))
 

@@ -32,7 +32,7 @@ def show(result: Reproduction, console: "Console", *, verbose: bool = True) -> N
     for title, checks in (
         ("Errata: statements that are wrong as printed", result.errata),
         ("Departures: the authors' code against their text", result.departures),
-        ("Caveats: true statements with a limit", result.caveats),
+        ("Caveats: limits of statements that are true or assumed", result.caveats),
     ):
         if checks:
             say(console, title, "bold")
