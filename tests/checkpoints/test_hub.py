@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections import namedtuple
@@ -20,14 +21,14 @@ from refusals import refused
 from safetensors.numpy import load_file, save_file
 
 from normgrowth import engine
-from normgrowth.checkpoints.file_groups import best_files
 from normgrowth.checkpoints.local_files import find_checkpoints
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.discovery import find_remote
 from normgrowth.checkpoints.remote.hub import revisions as hub
-from normgrowth.checkpoints.remote.hub.hub_download import fetch
+from normgrowth.checkpoints.remote.hub.hub_checkpoint import HubCheckpoint
 from normgrowth.checkpoints.remote.hub.revisions import Revision, is_hub, list_revisions
 from normgrowth.checkpoints.remote.session import RemoteSession
+from normgrowth.checkpoints.remote.web.website import HubFiles
 from normgrowth.errors import InputError
 
 SAVED = (
@@ -81,6 +82,19 @@ def into(tmp_path):
 
 def first(server: HubServer, uri: str = "hf://org/tiny@step0", **options) -> Revision:
     return list_revisions(uri, endpoint=server.endpoint, **options)[0]
+
+
+def fetch(revision: Revision, into: Path) -> Path:
+    """Download the weights, as opening does if their format is not read by ranges."""
+    into.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=into))
+    HubCheckpoint(revision, RemoteSession()).find().download(folder)
+    return folder
+
+
+def opened(revision: Revision, into: Path):
+    into.mkdir(exist_ok=True)
+    return HubCheckpoint(revision, RemoteSession(into)).open()
 
 
 # Listing
@@ -161,7 +175,7 @@ def test_files_arrive_as_they_are(server, steps, into):
     folders = [fetch(revision, into) for revision in revisions]
     assert sorted(into.iterdir()) == sorted(folders)
     for folder, original in zip(folders, steps.values(), strict=True):
-        assert names_in(folder) == ["config.json", "model.safetensors", "trainer_state.json"]
+        assert names_in(folder) == ["model.safetensors"]
         assert all(
             (folder / name).read_bytes() == (original / name).read_bytes() for name in names_in(folder)
         )
@@ -172,7 +186,7 @@ def test_code_and_optimizer_states_are_never_asked_for(server, into):
     for revision in list_revisions("hf://org/tiny", endpoint=server.endpoint):
         fetch(revision, into)
     asked = {line.rpartition("/")[2] for line in server.lines if "/resolve/" in line}
-    assert asked == {"config.json", "model.safetensors", "trainer_state.json"}
+    assert asked == {"model.safetensors"}
 
 
 @pytest.mark.parametrize(
@@ -181,19 +195,10 @@ def test_code_and_optimizer_states_are_never_asked_for(server, into):
         (["model.safetensors", "pytorch_model.bin", "tf_model.h5"], ["model.safetensors"]),
         (["weights.safetensors", "pytorch_model.bin"], ["weights.safetensors"]),
         (["model.safetensors", "model.fp16.safetensors"], ["model.safetensors"]),
-        (
-            [
-                "model-00001-of-00002.safetensors",
-                "model-00002-of-00002.safetensors",
-                "consolidated.safetensors",
-            ],
-            ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"],
-        ),
         (["pytorch_model.bin", "model.pt", "optimizer.bin", "scheduler.bin"], ["pytorch_model.bin"]),
         (["optimizer.safetensors", "pytorch_model.bin"], ["pytorch_model.bin"]),
         (["model.pt", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth"], ["model.pt"]),
         (["mp_rank_00_model_states.pt", "zero_pp_rank_0_optim_states.pt"], ["mp_rank_00_model_states.pt"]),
-        (["consolidated.00.pth", "consolidated.01.pth"], ["consolidated.00.pth", "consolidated.01.pth"]),
         (["last.ckpt"], ["last.ckpt"]),
         (["model.torch", "lr_sched.torch"], ["model.torch"]),
         (["model.chkpt"], ["model.chkpt"]),
@@ -214,6 +219,20 @@ def test_one_format_is_taken(tmp_path, into, there, taken):
         assert sorted({line.rpartition("/")[2] for line in server.lines if "/resolve/" in line}) == taken
 
 
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        (["model-00001-of-00002.safetensors", "consolidated.safetensors"], "a shard .* that no index"),
+        (["consolidated.00.pth", "consolidated.01.pth"], "expected one checkpoint, got 2"),
+    ],
+)
+def test_several_checkpoints_are_refused_before_they_are_fetched(tmp_path, into, there, message):
+    with HubServer({"org/tiny": {"step0": write(tmp_path / "a", *there)}}) as server:
+        with pytest.raises(InputError, match=message):
+            opened(first(server), into)
+        assert server.sent == 0
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".ckpt", ".chkpt", ".torch"])
 @pytest.mark.parametrize(
     ("stem", "is_weights"),
@@ -229,7 +248,12 @@ def test_one_format_is_taken(tmp_path, into, there, taken):
 )
 def test_the_same_files_are_weights_everywhere(tmp_path, stem, is_weights, suffix):
     torch.save({"w": torch.ones(2, 2)}, tmp_path / f"{stem}{suffix}")
-    found = {"folder": bool(find_checkpoints(tmp_path)), "hub": any(best_files([f"{stem}{suffix}"]))}
+    found = {"folder": bool(find_checkpoints(tmp_path))}
+    with HubServer({"org/tiny": {"step0": tmp_path}}) as server:
+        try:
+            found["hub"] = bool(HubCheckpoint(first(server), RemoteSession()).find())
+        except InputError as error:
+            found["hub"] = "no weights" not in str(error)
     with RangeServer(tmp_path) as server:
         found["web"] = bool(find_remote(server.url, RemoteSession()))
     assert found == dict.fromkeys(found, is_weights)
@@ -292,7 +316,7 @@ def test_an_index_names_the_shards(tmp_path, into, shards, index):
     folder = sharded(write(tmp_path / "a", "extra" + Path(shards[0]).suffix, "config.json"), shards, index)
     with HubServer({"org/tiny": {"step0": folder}}) as server:
         fetched = fetch(first(server), into)
-    assert names_in(fetched) == sorted([*shards, index, "config.json"])
+    assert names_in(fetched) == sorted([*shards, index])
     assert all((fetched / name).read_bytes() == (folder / name).read_bytes() for name in names_in(fetched))
 
 
@@ -314,8 +338,7 @@ def test_an_index_that_lies(tmp_path, into, index):
     folder = sharded(tmp_path / "a", ["model-00001-of-00001.safetensors"])
     (folder / "model.safetensors.index.json").write_text(index)
     with HubServer({"org/tiny": {"step0": folder}}) as server:
-        assert "hf://org/tiny@step0: model.safetensors.index.json" in refused(fetch, first(server), into)
-    assert list(into.iterdir()) == []
+        assert "hf://org/tiny@step0: model" in refused(opened, first(server), into)
 
 
 def test_a_folder_of_the_repository(tmp_path, into):
@@ -324,7 +347,7 @@ def test_a_folder_of_the_repository(tmp_path, into):
     )
     with HubServer({"org/tiny": {"step0": folder}}) as server:
         fetched = fetch(first(server, "hf://org/tiny/run 1/seed@step0"), into)
-        assert names_in(fetched) == ["config.json", "model.safetensors"]
+        assert names_in(fetched) == ["model.safetensors"]
         weights = (fetched / "model.safetensors").read_bytes()
         assert weights == (folder / "run 1/seed/model.safetensors").read_bytes()
         assert "its files are: none" in refused(fetch, first(server, "hf://org/tiny/run 2@step0"), into)
@@ -341,7 +364,6 @@ def test_no_weights_where_asked(tmp_path, into):
         assert "hf://org/tiny/seed1@nested" in message
         message = refused(fetch, first(server, "hf://org/tiny@none"), into)
         assert "flax_model.msgpack" in message
-    assert not into.exists()
 
 
 def test_a_branch_that_moves_is_read_where_it_was(server, steps, into):
@@ -371,7 +393,6 @@ def test_hostile_names_are_refused(server, into, name):
     server.list_also(name)
     assert repr(name) in refused(fetch, first(server), into)
     assert not any("/resolve/" in line for line in server.lines)
-    assert not into.exists()
 
 
 def test_odd_names_are_not_hostile(server, into):
@@ -384,13 +405,12 @@ def test_space_is_checked_first(server, into, monkeypatch):
     free = namedtuple("free", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free(2_000_000))
     server.list_also("weights.pt", 10**15)
-    fetch(first(server), into)  # what is not taken needs no room
+    folder = fetch(first(server), into)  # what is not taken needs no room
     monkeypatch.setattr(shutil, "disk_usage", lambda path: free(2_000))
-    message = refused(fetch, first(server), into)
-    needed = sum(path.stat().st_size for path in next(into.iterdir()).iterdir())
+    message = refused(fetch, first(server), into / "again")
+    needed = (folder / "model.safetensors").stat().st_size
     assert f"needs {needed / 1e9:.3g} GB" in message
     assert "2e-06 GB free" in message
-    assert len(list(into.iterdir())) == 1
 
 
 def test_a_mirror_that_says_no_sizes(server, into):
@@ -398,12 +418,13 @@ def test_a_mirror_that_says_no_sizes(server, into):
     server.fail(
         "/revision/", body=json.dumps({"id": "x", "siblings": [{"rfilename": n} for n in names]}).encode()
     )
-    assert names_in(fetch(first(server), into)) == sorted(names)
+    assert names_in(fetch(first(server), into)) == ["model.safetensors"]
 
 
 def test_a_place_that_cannot_be_written(server, tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot write the download" in refused(fetch, first(server), tmp_path / "file")
+    found = HubCheckpoint(first(server), RemoteSession()).find()
+    assert "cannot write the download" in refused(found.download, tmp_path / "file")
 
 
 def test_the_terminal_stays_clean(server, into, capfd, monkeypatch):
@@ -418,11 +439,14 @@ def test_nothing_is_left_outside_the_folder(server, into, tmp_path):
     code = """if True:
         import sys
         from pathlib import Path
-        from normgrowth.checkpoints.remote.hub.hub_download import fetch
+        from normgrowth.checkpoints.remote.hub.hub_checkpoint import HubCheckpoint
         from normgrowth.checkpoints.remote.hub.revisions import list_revisions
+        from normgrowth.checkpoints.remote.session import RemoteSession
         assert "huggingface_hub" not in sys.modules  # importing is light
         for revision in list_revisions("hf://org/tiny", endpoint=sys.argv[1]):
-            fetch(revision, Path(sys.argv[2]))
+            folder = Path(sys.argv[2], revision.commit)
+            folder.mkdir(parents=True)
+            HubCheckpoint(revision, RemoteSession()).find().download(folder)
     """
     places = dict.fromkeys(("HOME", "USERPROFILE", "HF_HOME", "XDG_CACHE_HOME"), str(home))
     subprocess.run([sys.executable, "-c", code, server.endpoint, into], check=True, env=os.environ | places)
@@ -430,13 +454,38 @@ def test_nothing_is_left_outside_the_folder(server, into, tmp_path):
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
-def test_an_interrupt_leaves_nothing(server, into, monkeypatch):
+@pytest.fixture
+def pickled(tmp_path):
+    """A checkpoint in a format that is downloaded as a whole, in several parts."""
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    torch.save({"w": torch.arange(3_000_000.0)}, folder / "pytorch_model.bin")
+    with HubServer({"org/tiny": {"step0": folder}}) as running:
+        yield running
+
+
+def test_a_download_in_parts_is_removed_when_it_is_closed(pickled, into):
+    checkpoint = opened(first(pickled), into)
+    assert np.array_equal(checkpoint.dense("w").view(np.float32), np.arange(3_000_000, dtype=np.float32))
+    assert len([request for request in pickled.requests if "range" in request.headers]) == 3
+    checkpoint.close()
+    assert list(into.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing(pickled, into, monkeypatch):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(HfApi, "hf_hub_download", interrupt)
+    monkeypatch.setattr(HubFiles, "read", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        fetch(first(server), into)
+        opened(first(pickled), into)
+    assert list(into.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", [{"status": 503}, {"cut": 0}, {"shorten": 5}])
+def test_a_fault_leaves_nothing(pickled, into, naps, what):
+    pickled.fail("GET .*pytorch_model.bin", **what)
+    assert "hf://org/tiny@step0: pytorch_model.bin" in refused(opened, first(pickled), into)
     assert list(into.iterdir()) == []
 
 
@@ -470,7 +519,6 @@ def test_a_signed_address_is_in_no_traceback(steps, into):
 PLACES = {
     "refs": "GET .*/refs",
     "revision": "GET .*/revision/",
-    "head": "HEAD .*model.safetensors",
     "file": "GET .*model.safetensors",
 }
 
@@ -492,7 +540,8 @@ STATUSES = [
     ({"status": 401}, "refuses access; log in"),
     ({"status": 403}, "refuses access; log in"),
 ]
-CUTS = [(place, {"cut": 0}, "cannot reach http://127.0.0.1") for place in ("refs", "revision", "file")]
+CUTS = [(place, {"cut": 0}, "cannot reach http://127.0.0.1") for place in ("refs", "revision")]
+CUTS += [("file", {"cut": 0}, "the connection is lost repeatedly")]
 
 
 @pytest.mark.parametrize(
@@ -502,10 +551,7 @@ def test_a_fault_that_stays(server, into, naps, place, what, message):
     server.fail(PLACES[place], **what)
     text = refused(lambda: fetch(first(server), into))
     assert message in text
-    assert (
-        "hf://org/tiny@step0: model.safetensors" if place in ("head", "file") else "hf://org/tiny"
-    ) in text
-    assert not into.exists() or list(into.iterdir()) == []
+    assert ("hf://org/tiny@step0: model.safetensors" if place == "file" else "hf://org/tiny") in text
     assert sum(naps) < 120
 
 
@@ -522,27 +568,25 @@ def test_a_revision_that_disappears(server, into):
 
 
 def test_a_file_that_disappears(server, into):
-    server.fail("/config.json", status=404, headers={"X-Error-Code": "EntryNotFound"})
-    assert "hf://org/tiny@step0: config.json: the hub lists" in refused(fetch, first(server), into)
-    assert list(into.iterdir()) == []
+    server.fail("/resolve/", status=404, headers={"X-Error-Code": "EntryNotFound"})
+    assert "hf://org/tiny@step0: model.safetensors: the hub lists" in refused(fetch, first(server), into)
 
 
 def test_a_cut_connection_is_resumed(server, steps, into, naps, monkeypatch):
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # what came of a piece of 10 MB is lost
-    server.fail(PLACES["file"], cut=7000, times=2)
+    server.fail(PLACES["file"], cut=7000, times=3)
     folder = fetch(first(server), into)
     assert (folder / "model.safetensors").read_bytes() == (steps["step0"] / "model.safetensors").read_bytes()
     assert [request.headers["range"] for request in server.requests if "range" in request.headers] == [
-        "bytes=7000-",
-        "bytes=14000-",
+        "bytes=0-7",
+        "bytes=8-20071",
+        "bytes=7008-20071",
+        "bytes=14008-20071",
     ]
 
 
-@pytest.mark.parametrize("pattern", ["GET .*model.safetensors", "model.safetensors"])
-def test_a_file_of_the_wrong_length(server, into, pattern):
-    server.fail(pattern, shorten=5)  # the second pattern: HEAD agrees, and only the listing does not
+def test_a_file_of_the_wrong_length(server, into):
+    server.fail("model.safetensors", shorten=5)
     assert "hf://org/tiny@step0: model.safetensors" in refused(fetch, first(server), into)
-    assert list(into.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["refs", "revision"])
@@ -555,14 +599,12 @@ def test_an_answer_that_is_not_a_hubs(server, into, place):
 
 def test_a_hub_that_never_answers(server, into, naps, monkeypatch):
     monkeypatch.setattr(attempts, "TIMEOUT", 0.1)
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
     before = get_session().timeout
     start = time.monotonic()
     for place in ("file", "revision", "refs"):
         server.fail(PLACES[place], hang=True)
         assert "timeout" in refused(lambda: fetch(first(server), into))
     assert time.monotonic() - start < 8
-    assert list(into.iterdir()) == []
     assert get_session().timeout == before
 
 
@@ -572,7 +614,6 @@ def test_nobody_there(steps, into, naps):
         endpoint = server.endpoint
     assert f"cannot reach {endpoint}" in refused(list_revisions, "hf://org/tiny", endpoint=endpoint)
     assert f"cannot reach {endpoint}" in refused(fetch, revision, into)
-    assert not into.exists()
     assert sum(naps) < 25
 
 
@@ -633,7 +674,6 @@ def test_the_real_hub(request, into):
     assert [revision.revision for revision in revisions] == ["step0", "step1", "step2"]
     for revision in revisions[:2]:
         folder = fetch(revision, into)
-        assert "config.json" in names_in(folder)
         assert any(name.endswith((".safetensors", ".bin")) for name in names_in(folder))
         shutil.rmtree(folder)
     assert list(into.iterdir()) == []

@@ -83,7 +83,7 @@ def test_a_sample_is_the_same_whatever_the_layout(tmp_path, rng):
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
         pieces = tuple(Piece("", 4 * start, size) for start, size in zip(starts, sizes, strict=True))
         tensors = {"x": Tensor("F32", (60, 40), layout)}
-        checkpoint = MappedCheckpoint(name, path, tensors, Ranges({"x": pieces}))
+        checkpoint = MappedCheckpoint(name, tensors, Ranges({"x": pieces}), path)
         assert np.array_equal(sample(checkpoint, "x", 100), expected), name
 
 

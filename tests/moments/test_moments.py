@@ -39,7 +39,7 @@ class InMemory(MappedCheckpoint):
     def __init__(self, dtype: str, tensors: dict[str, np.ndarray]) -> None:
         index = {name: Tensor(dtype, bits.shape) for name, bits in tensors.items()}
         super().__init__(
-            "memory", Path(), index, Ranges({name: (name,) for name in tensors}), reads_whole=True
+            "memory", index, Ranges({name: (name,) for name in tensors}), Path(), reads_whole=True
         )
         self.arrays = tensors
 

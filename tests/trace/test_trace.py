@@ -224,28 +224,21 @@ def test_a_hub_series_equals_the_local_one_and_leaves_nothing_behind(tmp_path, f
 
 def test_another_sharding_between_checkpoints(tmp_path):
     """A world size that changed: pieces no longer match, values still do."""
-    from normgrowth.checkpoints.checkpoint import Chunked, Tensor
+    from normgrowth.checkpoints.checkpoint import Checkpoint, Chunked, Ranges, Tensor
     from normgrowth.trace.by_step import measure_checkpoint
 
     rng = np.random.default_rng(0)
     rows = 400_000  # more than a chunk, so that pieces are summed where they lie
     whole = [rng.standard_normal((rows, 4)).astype(np.float32) for _ in range(2)]
 
-    class Sharded:
-        label, step, aliases, reads_whole, on_close = "x", None, {}, False, None
-
+    class Sharded(Checkpoint):
         def __init__(self, values, cut):
             boxes = (((0, 0), (cut, 4)), ((cut, 0), (rows - cut, 4)))
-            self.tensors = {"w": Tensor("F32", (rows, 4), Chunked(boxes))}
+            super().__init__("x", {"w": Tensor("F32", (rows, 4), Chunked(boxes))}, Ranges())
             self.parts = [values[:cut].ravel().view(np.uint32), values[cut:].ravel().view(np.uint32)]
 
         def pieces(self, name):
             return self.parts
-
-        def dense(self, name):
-            from normgrowth.checkpoints.checkpoint import assemble
-
-            return assemble(self.tensors[name], self.parts)
 
     expected = float(((whole[1].astype(float) - whole[0]) ** 2).sum())
     for cuts in ((2, 2), (2, 3), (rows // 2, rows // 2), (rows // 2, 7)):

@@ -7,11 +7,12 @@ Values are returned as raw bits in one-dimensional pieces, in the order of stora
 long as both tensors of a pair have the same order; `Tensor.layout` identifies it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Union
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,7 @@ from normgrowth.checkpoints.storage.crc32c import crc32c
 from normgrowth.checkpoints.storage.encoded import Encoded, Inline
 from normgrowth.checkpoints.storage.gathered import Gathered
 from normgrowth.checkpoints.storage.mapped_file import FileState, MappedFile
-from normgrowth.errors import DamagedTensor, InputError, UnsupportedDtype
-
-if TYPE_CHECKING:
-    from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
+from normgrowth.errors import DamagedTensor, InputError, NoTensors, UnsupportedDtype
 
 # The numpy dtype for the bits of each dtype, with the names of safetensors. The kernel reads the first four
 # directly; float16 uses int16 to be distinct from bfloat16.
@@ -125,23 +123,20 @@ class Ranges(dict[str, tuple[AnyPiece, ...]]):
 
 
 @dataclass
-class MappedCheckpoint:
-    """Tensors that are byte ranges of local files. Pickles as its index; files are mapped when they are used."""
+class Checkpoint(ABC):
+    """An open checkpoint: its index is read, its values are not."""
 
     is_remote: ClassVar[bool] = False  # whether reading values takes requests over a network
     label: str  # its name in messages: the path, or the repository and revision
-    root: Path  # the file, or the folder with the files
     tensors: dict[str, Tensor]  # may be shared: do not modify
     ranges: Ranges
+    _: KW_ONLY
     step: int | None = None  # the training step stored in the checkpoint, if any
     aliases: dict[str, str] = field(default_factory=dict)  # tied tensors: name -> the name with the values
     reads_whole: bool = False  # reading any part of a tensor copies the whole tensor
     on_close: Callable[[], None] | None = None  # cleanup, for example of downloaded files
-    states: dict[str, FileState] = field(default_factory=dict, repr=False)  # of files whose headers were read
     notes: tuple[str, ...] = ()  # remarks for the user, for example on skipped tensors
     checksums: Checksums = field(default_factory=dict, repr=False)  # for formats that store them
-    _verified: set[tuple[str, int]] = field(default_factory=set, repr=False)  # pieces whose checksum matched
-    _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_names(self.label, self.tensors)
@@ -150,6 +145,70 @@ class MappedCheckpoint:
     def can_stay_open(self) -> bool:
         """Whether all checkpoints of its series can be open at once; not if downloaded, which would fill the disk."""
         return self.on_close is None
+
+    @abstractmethod
+    def pieces(self, name: str) -> list[np.ndarray]:
+        """The raw bits of a tensor in the order of its layout; views of the file where possible."""
+
+    def piece(self, name: str, place: int) -> np.ndarray:
+        """One element of `pieces`."""
+        return self.pieces(name)[place]
+
+    def dense(self, name: str) -> np.ndarray:
+        """The raw bits of the whole tensor, row-major and flat; a copy only if necessary."""
+        return assemble(self.tensors[name], self.pieces(name))
+
+    def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
+        """The memory address of each tensor, or 0 if it is not one contiguous piece of a mapped file; and the maps.
+
+        The addresses are valid while the caller keeps the maps: a checkpoint may be closed while a thread reads it.
+        """
+        return np.zeros(len(names), np.int64), []
+
+    def renamed(self, old_name: Mapping[str, str]) -> Self:
+        """The same checkpoint with other names. old_name: new name -> old name."""
+        new_name = {old: new for new, old in old_name.items()}
+        return replace(
+            self,
+            tensors={new: self.tensors[old] for new, old in old_name.items()},
+            ranges=Ranges({new: self.ranges[old] for new, old in old_name.items()}),
+            aliases={new_name[name]: new_name[target] for name, target in self.aliases.items()},
+        )
+
+    def without_wrappers(self) -> Self:
+        """The checkpoint with the prefixes of wrappers removed from its names. Raises NoTensors."""
+        if not self.tensors:
+            raise NoTensors(f"{self.label}: has no tensors")
+        old_name = without_wrappers(self.tensors)
+        return self if old_name is None else self.renamed(old_name)
+
+    def mapped_files(self) -> list[MappedFile]:
+        return []
+
+    def check_whole(self) -> None:
+        """Raise FileChanged if a file was truncated while it was read; missing values are read as 0."""
+        for mapped in self.mapped_files():
+            mapped.check_whole()
+
+    def check_unchanged(self) -> None:
+        """Raise FileChanged if a local file was truncated or modified since it was opened."""
+        for mapped in self.mapped_files():
+            mapped.check_unchanged()
+
+    def close(self) -> None:
+        if self.on_close:
+            self.on_close()
+
+
+@dataclass
+class MappedCheckpoint(Checkpoint):
+    """Tensors that are byte ranges of local files. Pickles as its index; files are mapped when they are used."""
+
+    root: Path  # the file, or the folder with the files
+    _: KW_ONLY
+    states: dict[str, FileState] = field(default_factory=dict, repr=False)  # of files whose headers were read
+    _verified: set[tuple[str, int]] = field(default_factory=set, repr=False)  # pieces whose checksum matched
+    _maps: dict[str, MappedFile] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         # Another machine may have its own copy of the file, with another state.
@@ -169,8 +228,12 @@ class MappedCheckpoint:
         )
 
     def pieces(self, name: str) -> list[np.ndarray]:
-        """The raw bits of a tensor in the order of its layout; views of the file where possible."""
         return [self._view(name, piece) for piece in self.ranges[name]]
+
+    def piece(self, name: str, place: int) -> np.ndarray:
+        return self._view(
+            name, self.ranges[name][place]
+        )  # without the others, of which there may be thousands
 
     def _view(self, name: str, piece: AnyPiece) -> np.ndarray:
         dtype = self.tensors[name].dtype
@@ -194,23 +257,14 @@ class MappedCheckpoint:
             return piece.copied(view, dtype)
         if self.checksums and (place := (piece.file, start)) not in self._verified:
             if view.size and crc32c(view) != self.checksums[place]:
-                check_unchanged(self)
+                self.check_unchanged()
                 raise DamagedTensor(str(self.root / piece.file), name)
             self._verified.add(place)
         return view
 
-    def dense(self, name: str) -> np.ndarray:
-        """The raw bits of the whole tensor, row-major and flat; a copy only if necessary."""
-        return assemble(self.tensors[name], self.pieces(name))
-
     def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
-        """The memory address of each tensor, or 0 if it is not one contiguous piece of a mapped file; and the maps.
-
-        The addresses are valid while the caller keeps the maps: a checkpoint may be closed while a thread reads it.
-        Tensors with checksums have no address, because their checksums are verified on access.
-        """
-        if self.checksums:
-            return np.zeros(len(names), np.int64), []
+        if self.checksums:  # they are verified on access
+            return super().addresses(names)
         located = self.ranges.located(names, self.tensors)
         maps = [self._map(file) for file in located.files]
         base = np.array([*(m.ctypes.data for m in maps), 0], np.int64)  # the last entry is for file −1
@@ -219,42 +273,12 @@ class MappedCheckpoint:
             raise self._cut_short(located.files[located.file[i]], names[int(i)])
         return base[located.file] + located.start, maps
 
-    def renamed(self, old_name: Mapping[str, str]) -> "MappedCheckpoint":
-        """The same checkpoint with other names. old_name: new name -> old name."""
-        tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
-        return replace(self, tensors=tensors, ranges=ranges, aliases=renamed_aliases(self.aliases, old_name))
+    def mapped_files(self) -> list[MappedFile]:
+        return list(self._maps.values())
 
     def close(self) -> None:
         self._maps.clear()
-        if self.on_close:
-            self.on_close()
-
-
-# An open checkpoint: its index is read, its values are not.
-Checkpoint = Union[MappedCheckpoint, "RemoteCheckpoint"]
-
-
-def one_piece(checkpoint: Checkpoint, name: str, place: int) -> np.ndarray:
-    """One element of `pieces`, without creating the others, of which there may be thousands."""
-    if isinstance(checkpoint, MappedCheckpoint):
-        return checkpoint._view(name, checkpoint.ranges[name][place])
-    return checkpoint.pieces(name)[place]
-
-
-def check_whole(*checkpoints: Checkpoint) -> None:
-    """Raise FileChanged if a file was truncated while it was read; missing values are read as 0."""
-    for checkpoint in checkpoints:
-        if isinstance(checkpoint, MappedCheckpoint):
-            for mapped in list(checkpoint._maps.values()):
-                mapped.check_whole()
-
-
-def check_unchanged(*checkpoints: Checkpoint) -> None:
-    """Raise FileChanged if a local file was truncated or modified since it was opened."""
-    for checkpoint in checkpoints:
-        if isinstance(checkpoint, MappedCheckpoint):
-            for mapped in list(checkpoint._maps.values()):
-                mapped.check_unchanged()
+        super().close()
 
 
 # Prefixes that wrappers of a module add to parameter names. The first is removed only at the start, because a model
@@ -290,19 +314,6 @@ def without_wrappers(names: Iterable[str]) -> dict[str, str] | None:
     if len(back) < len(names) or all(name == clean for clean, name in back.items()):
         return None  # cleaning would make two names equal, or change nothing
     return back
-
-
-def renamed_index(
-    tensors: Mapping[str, Tensor], ranges: Ranges, old_name: Mapping[str, str]
-) -> tuple[dict[str, Tensor], Ranges]:
-    """The index with other names. old_name: new name -> old name."""
-    found = Ranges({new: ranges[old] for new, old in old_name.items()})
-    return {new: tensors[old] for new, old in old_name.items()}, found
-
-
-def renamed_aliases(aliases: Mapping[str, str], old_name: Mapping[str, str]) -> dict[str, str]:
-    new_name = {old: new for new, old in old_name.items()}
-    return {new_name[name]: new_name[target] for name, target in aliases.items()}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,12 @@ from normgrowth.errors import InputError
 NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
 TRAINER_STATE = "trainer_state.json"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
+_BEST_FIRST = (
+    (".safetensors", ".safetensors.index.json"),
+    (".bin", ".bin.index.json"),
+    *PICKLED[1:],
+    ".index",
+)
 _DEPTH = 6  # runs/name/lightning_logs/version_0/checkpoints/last.ckpt
 # Other files that trainers save with the weights; they can be larger than the weights.
 _NOT_WEIGHTS = re.compile(
@@ -45,7 +51,7 @@ def group_files(
         if may_hold_weights(name) and (format := format_of(name)) is not None:
             if _SHARD.search(name):
                 raise InputError(
-                    f"{show(name)}: a shard of a checkpoint whose index (*.index.json) is missing in this folder"
+                    f"{show(name)}: a shard of a checkpoint that no index (*.index.json) in this folder lists"
                 )
             found.append((name, format))
     # Folders often hold the same weights several times: as PyTorch pickle, consolidated, averaged, in half precision.
@@ -64,33 +70,15 @@ def is_generic(name: str) -> bool:
     return name.startswith(("model.safetensors", "pytorch_model", "consolidated", "model_state", "mp_rank"))
 
 
-def best_files(names: Iterable[str]) -> tuple[str | None, list[str]]:
-    """The index, or else the files, of the best format in a folder that holds one checkpoint."""
+def of_best_format(names: Iterable[str]) -> list[str]:
+    """The files of the best format, for a folder that holds one checkpoint."""
     names = sorted(name for name in names if not is_trainer_state(name))
-
-    def ending(*ends: str) -> list[str]:
-        return [name for name in names if name.endswith(ends)]
-
-    for stem, end in (("model", ".safetensors"), ("pytorch_model", ".bin")):
-        if not (found := ending(end)):
-            continue
-        if f"{stem}{end}" in found:
-            return None, [f"{stem}{end}"]
-        if indexes := ending(f"{end}.index.json"):
-            usual = f"{stem}{end}.index.json"
-            return usual if usual in indexes else indexes[0], []
-        # Some repositories hold the weights twice: in shards and in a consolidated file.
-        shards = [name for name in found if re.fullmatch(rf"{stem}-\d+-of-\d+\{end}", name)]
-        return None, shards or found
-    for end in PICKLED[1:]:  # .bin is first, and handled above
-        if found := ending(end):
-            return None, found
-    if indexes := [name for name in names if format_of_name(name, names) == "tensorflow"]:
-        stems = tuple(f"{name.removesuffix('index')}data-" for name in indexes)
-        return None, [*indexes, *(name for name in names if name.startswith(stems))]
-    if ".metadata" in names and (found := ending(".distcp")):
-        return None, [".metadata", *found]
-    return None, []
+    weights = [name for name in names if format_of_name(name, names)]
+    for ends in _BEST_FIRST:
+        if best := [name for name in weights if name.endswith(ends)]:
+            data = tuple(f"{name.removesuffix('index')}data-" for name in best if name.endswith(".index"))
+            return [name for name in names if name in best or name.startswith(data)]
+    return names
 
 
 def goes_deeper(folder: str, depth: int, found: Sequence[tuple[str, str]]) -> bool:

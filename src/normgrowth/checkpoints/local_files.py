@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from normgrowth.checkpoints.checkpoint import Checkpoint, without_wrappers
+from normgrowth.checkpoints.checkpoint import Checkpoint
 from normgrowth.checkpoints.file_groups import (
     NO_WEIGHTS_FOLDER,
     TRAINER_STATE,
@@ -34,7 +34,7 @@ from normgrowth.checkpoints.formats.registry import (
 )
 from normgrowth.checkpoints.formats.tensorflow.reader import has_data
 from normgrowth.checkpoints.steps import explicit_step
-from normgrowth.errors import FileChanged, InputError, NoTensors
+from normgrowth.errors import FileChanged, InputError
 from normgrowth.text import did_you_mean
 
 LARGEST_TRAINER_STATE = 32 << 20  # bytes; as Python objects they take about ten times as much
@@ -71,12 +71,8 @@ class LocalFile:
 
     def open(self) -> Checkpoint:
         checkpoint = self._read()
-        if not checkpoint.tensors:
-            raise NoTensors(f"{self.path}: has no tensors")
         checkpoint.label = str(self.path)
-        if (old_name := without_wrappers(checkpoint.tensors)) is not None:
-            checkpoint = checkpoint.renamed(old_name)
-        return checkpoint
+        return checkpoint.without_wrappers()
 
     def _read(self) -> Checkpoint:
         if why := why_no_file(self.main):

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, check_unchanged, decode
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, decode
 from normgrowth.checkpoints.formats.registry import CERTAIN, without_suffix
 from normgrowth.checkpoints.local_files import LocalFile, find_checkpoints, why_nothing
 from normgrowth.checkpoints.name_globs import (
@@ -28,7 +28,8 @@ from normgrowth.checkpoints.name_globs import (
 )
 from normgrowth.checkpoints.remote.discovery import find_remote, is_remote
 from normgrowth.checkpoints.remote.hub import revisions as hub
-from normgrowth.checkpoints.remote.remote_file import RemoteFile, RemoteRevision, RemoteSession
+from normgrowth.checkpoints.remote.hub.hub_checkpoint import HubCheckpoint
+from normgrowth.checkpoints.remote.remote_file import RemoteFile, RemoteSession
 from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step, guessed_step, is_counter
 from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
@@ -82,7 +83,7 @@ class CheckpointSeries:
                         continue
                     values = decode(tensor.dtype, checkpoint.dense(name)).reshape(tensor.shape)
                     values = values if values.flags.writeable else values.copy()  # not a view of the file
-                    check_unchanged(checkpoint)
+                    checkpoint.check_unchanged()
                     yield entry.step, name, values
             finally:
                 checkpoint.close()
@@ -437,6 +438,6 @@ def _revisions(uri: str, session: RemoteSession, endpoint: str | None) -> list[E
         if (step := explicit_step(revision.revision)) is None:
             step = guessed_step(revision.revision)
             origin = "counted" if step is None else "guessed"
-        opener = RemoteRevision(revision, session).open
+        opener = HubCheckpoint(revision, session).open
         found.append(Entry(-1 if step is None else step, revision.label, revision.commit, opener, origin))
     return found

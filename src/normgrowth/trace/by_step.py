@@ -14,15 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth import engine
-from normgrowth.checkpoints.checkpoint import (
-    DIRECT,
-    STORAGE,
-    Checkpoint,
-    check_unchanged,
-    check_whole,
-    decode,
-    one_piece,
-)
+from normgrowth.checkpoints.checkpoint import DIRECT, STORAGE, Checkpoint, decode
 from normgrowth.errors import InputError, UnsupportedDtype
 from normgrowth.moments.moments import CHUNK, Moments
 
@@ -75,7 +67,8 @@ def measure_checkpoint(
                 else task.stop - task.start
             )
             advance(int(done))
-    check_unchanged(*checkpoints)
+    for checkpoint in checkpoints:
+        checkpoint.check_unchanged()
     # Rows are added in the order of tensors and chunks, so the number of workers does not change the result.
     rows = np.concatenate([np.zeros((0, 3 + 3 * len(references))), *results])
     item = np.concatenate([np.zeros(0, np.intp), *map(_row_items, tasks, results)])
@@ -166,7 +159,8 @@ def stored_alike(checkpoints: Sequence[Checkpoint], name: str) -> bool:
 def run_task(task: Task) -> Columns:
     """Return the columns of the kernel: one row per tensor, or per chunk of a single tensor."""
     columns = _columns(task)
-    check_whole(*task.checkpoints)
+    for checkpoint in task.checkpoints:
+        checkpoint.check_whole()
     return columns
 
 
@@ -175,7 +169,7 @@ def _columns(task: Task) -> Columns:
     if task.stop is not None:
         name = names[0]
         arrays = [
-            (one_piece(c, name, task.piece) if task.alike else c.dense(name))[task.start : task.stop]
+            (c.piece(name, task.piece) if task.alike else c.dense(name))[task.start : task.stop]
             for c in task.checkpoints
         ]
         return sum_arrays([c.tensors[name].dtype for c in task.checkpoints], arrays)

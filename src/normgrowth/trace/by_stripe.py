@@ -20,15 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth import engine
-from normgrowth.checkpoints.checkpoint import (
-    DIRECT,
-    STORAGE,
-    WIDTH,
-    Checkpoint,
-    check_unchanged,
-    decode,
-    one_piece,
-)
+from normgrowth.checkpoints.checkpoint import DIRECT, STORAGE, WIDTH, Checkpoint, decode
 from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 from normgrowth.checkpoints.remote.transport import BufferPool, Bytes
 from normgrowth.checkpoints.storage.crc32c import crc32c, joined_checksum
@@ -238,7 +230,7 @@ def run_stripe(job: Job, stripe: tuple[Part, ...]) -> Result:
             for p in [p for p in held if last_use[p] <= place]:
                 if (memory := held.pop(p).memory) is not None:
                     job.buffers.give(memory)
-                check_unchanged(job.checkpoints[p])
+                job.checkpoints[p].check_unchanged()
                 job.checkpoints[p].close()  # a process may have only a limited number of open files
     return found
 
@@ -261,7 +253,7 @@ def _read(job: Job, stripe: Sequence[Part], place: int) -> LoadedParts:
         ]
         return LoadedParts(arrays, memory)
     arrays = [
-        (checkpoint.dense(name) if part.piece is None else one_piece(checkpoint, name, part.piece))[
+        (checkpoint.dense(name) if part.piece is None else checkpoint.piece(name, part.piece))[
             part.start : part.stop
         ]
         for name, part in named

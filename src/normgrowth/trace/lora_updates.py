@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, check_unchanged, decode
+from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, decode
 from normgrowth.checkpoints.parameters.adapters import CONFIG, Adapter, AdapterConfig
 from normgrowth.errors import SchemaError
 from normgrowth.moments.levels import levels_of
@@ -77,7 +77,7 @@ class LoraUpdates:
                 continue
             down, up = (_matrix(checkpoint, name) for name in (adapter.down, adapter.up))
             found[i] = scale**2 * product_square(up, down)
-        check_unchanged(checkpoint)
+        checkpoint.check_unchanged()
         return found
 
     def _config(self, checkpoint: Checkpoint) -> AdapterConfig | None:

@@ -24,7 +24,6 @@ from normgrowth.checkpoints.checkpoint import (
     Ranges,
     Strided,
     Tensor,
-    check_whole,
 )
 from normgrowth.checkpoints.formats.safetensors import MOST_AXES, MOST_VALUES, STEP_KEYS
 from normgrowth.checkpoints.formats.torch_archive import (
@@ -148,7 +147,7 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
             states[relative] = mapped.state
             _look_at(files[relative], mapped.memory, items, spots, numbers)
 
-    checkpoint = MappedCheckpoint(str(folder), folder, {}, Ranges(), states=states)
+    checkpoint = MappedCheckpoint(str(folder), {}, Ranges(), folder, states=states)
     for name, (tensor, boxes) in entries.items():
         own = [spots[name, box] for box in boxes]
         checkpoint.tensors[name] = Tensor(tensor.dtype, tensor.shape, _layout(folder, name, boxes, own))
@@ -335,7 +334,7 @@ def _step(checkpoint: MappedCheckpoint, numbers: dict[str, int]) -> int | None:
     for name, tensor in checkpoint.tensors.items():
         if tensor.dtype in ("I64", "I32") and tensor.numel == 1 and _is_step(name):
             value = int(checkpoint.pieces(name)[0][0])
-            check_whole(checkpoint)
+            checkpoint.check_whole()
             if 0 <= value < LARGEST_STEP:
                 numbers[name] = value
     checkpoint.close()  # files are mapped again when they are used

@@ -70,7 +70,7 @@ def read_npz(path: Path) -> MappedCheckpoint:
     notes = (f"skipped arrays: {', '.join(left_out[:3])}",) if left_out else ()
     packed = any(not isinstance(pieces[0], Piece) for pieces in ranges.values())
     checkpoint = MappedCheckpoint(
-        str(path), path, tensors, ranges, reads_whole=packed, states={"": state}, notes=notes
+        str(path), tensors, ranges, path, reads_whole=packed, states={"": state}, notes=notes
     )
     checkpoint.step = _step(checkpoint)
     return checkpoint

@@ -228,11 +228,11 @@ def _checkpoint(label: str, root: Path, index: _Index, step: int | None) -> Mapp
     copied = any(type(pieces[0]) is not Piece for pieces in index.ranges.values())
     return MappedCheckpoint(
         label,
-        root,
         index.tensors,
         index.ranges,
-        step,
-        aliases,
+        root,
+        step=step,
+        aliases=aliases,
         reads_whole=copied,
         states=index.states,
         notes=_notes(index),

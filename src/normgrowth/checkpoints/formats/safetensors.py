@@ -36,7 +36,8 @@ def is_safetensors(path: Path) -> bool:
 
 def read_safetensors(path: Path) -> MappedCheckpoint:
     header, state = _read_header(path)
-    return MappedCheckpoint(str(path), path, header.tensors, header.ranges, header.step, states={"": state})
+    found = header.tensors, header.ranges
+    return MappedCheckpoint(str(path), *found, path, step=header.step, states={"": state})
 
 
 def read_sharded(index: Path) -> MappedCheckpoint:
@@ -54,7 +55,7 @@ def read_sharded(index: Path) -> MappedCheckpoint:
         tensors[name] = header.tensors[name]
         ranges[name] = tuple(piece._replace(file=shard) for piece in header.ranges[name])
     step = next((header.step for header in headers.values() if header.step is not None), None)
-    return MappedCheckpoint(str(index.parent), index.parent, tensors, ranges, step, states=states)
+    return MappedCheckpoint(str(index.parent), tensors, ranges, index.parent, step=step, states=states)
 
 
 def read_index(index: Path) -> dict[str, str]:

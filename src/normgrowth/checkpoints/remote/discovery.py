@@ -22,7 +22,7 @@ from normgrowth.checkpoints.formats.registry import FORMATS, SUFFIXES, format_of
 from normgrowth.checkpoints.remote.buckets.object_store import Bucket
 from normgrowth.checkpoints.remote.remote_file import SMALL_FILE, RemoteFile, path_of
 from normgrowth.checkpoints.remote.session import RemoteSession
-from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, ListableStore
+from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore, ListableStore
 from normgrowth.checkpoints.remote.web.website import Website, redact_url
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.errors import InputError
@@ -45,8 +45,8 @@ def find_remote(address: str, session: RemoteSession) -> list[tuple[PurePosixPat
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for store, name in _roots(address, session, threads):
             root = path_of(store.show(name) if name else store.show().rstrip("/"))
-            remote_files = [_named_file(store, name, session)] if name else _walk(store, session, threads)
-            found += ((root, file) for file in sorted(remote_files, key=lambda file: file.path))
+            files = [_named_file(store, name, session)] if name else _walk(store, session, threads)
+            found += ((root, file) for file in sorted(files, key=lambda file: file.path))
         list(threads.map(lambda pair: pair[1].stat(), found))
     return found
 
@@ -129,16 +129,16 @@ def _matching(
 
 def _walk(top: ListableStore, session: RemoteSession, threads: ThreadPoolExecutor) -> list[RemoteFile]:
     """All checkpoints below a folder, searched one level of folders at a time."""
-    remote_files: list[RemoteFile] = []
+    files: list[RemoteFile] = []
     level, depth, count = [top], 0, 0
     while level:
         count += len(level)
         if count > MOST_FOLDERS:
             raise _too_many(top)
         results = list(threads.map(lambda store, depth=depth: _inside(store, depth, session), level))
-        remote_files += [file for found, _ in results for file in found]
+        files += [file for found, _ in results for file in found]
         level, depth = [child for _, children in results for child in children], depth + 1
-    return remote_files
+    return files
 
 
 def _too_many(top: ListableStore) -> InputError:
@@ -151,16 +151,16 @@ def _inside(
     """The checkpoints directly in a folder, and the subfolders that may have others."""
     listed = store.ls()
     files = {entry.name: entry.info for entry in listed if not entry.is_folder}
-    remote_files = _remote_files(store, files, session)
+    found = remote_files(store, files, session)
     children: list[ListableStore] = []
-    kinds = [(file.name, file.format) for file in remote_files]
+    kinds = [(file.name, file.format) for file in found]
     if goes_deeper(path_of(store.show()).name, depth, kinds):
         children = [
             store.child(entry.name)
             for entry in listed
             if entry.is_folder and not NO_WEIGHTS_FOLDER.match(entry.name)
         ]
-    return remote_files, children
+    return found, children
 
 
 def _named_file(store: ListableStore, name: str, session: RemoteSession) -> RemoteFile:
@@ -180,9 +180,10 @@ def _named_file(store: ListableStore, name: str, session: RemoteSession) -> Remo
     return _remote_file(store, name, format, False, files, session, {})
 
 
-def _remote_files(
-    store: ListableStore, files: dict[str, FileInfo | None], session: RemoteSession
+def remote_files(
+    store: FileStore, files: Mapping[str, FileInfo | None], session: RemoteSession
 ) -> list[RemoteFile]:
+    """The checkpoints among the files of a folder."""
     names = sorted(files)
     if ".metadata" in files and any(name.endswith(".distcp") for name in names):
         return [_remote_file(store, ".metadata", "distributed", True, files, session, {})]
@@ -202,7 +203,7 @@ def _remote_files(
 
 
 def _remote_file(
-    store: ListableStore,
+    store: FileStore,
     name: str,
     format: str,
     alone: bool,
@@ -224,7 +225,7 @@ def _remote_file(
     return RemoteFile(store, name, format, alone, files, content, TRAINER_STATE in listed, session)
 
 
-def _weight_map(store: ListableStore, name: str, session: RemoteSession) -> bytes:
+def _weight_map(store: FileStore, name: str, session: RemoteSession) -> bytes:
     """The content of an index. Raises InputError if a shard, also when URL-decoded, is outside of its folder."""
     where = store.show(name)
     content = store.content(name, SMALL_FILE, where)

@@ -6,56 +6,32 @@ requested twice: first the eight bytes with the length of the header, then the h
 Each range is one request; to make several at a time, call `read` from several threads.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from normgrowth.checkpoints.checkpoint import (
-    STORAGE,
-    Checksums,
-    Piece,
-    Ranges,
-    Tensor,
-    assemble,
-    check_names,
-    renamed_aliases,
-    renamed_index,
-    storage_dtype,
-    without_wrappers,
-)
+from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Piece, Ranges, Tensor, storage_dtype
 from normgrowth.checkpoints.formats import safetensors
 from normgrowth.checkpoints.formats.tensorflow.bundle import INDEX, BundleFiles, read_bundle
 from normgrowth.checkpoints.remote.transport import AT_ONCE, Bytes, FileInfo, FileStore
 from normgrowth.checkpoints.storage.crc32c import crc32c
 from normgrowth.engine import gc_paused
-from normgrowth.errors import DamagedTensor, InputError, NoTensors
+from normgrowth.errors import DamagedTensor, InputError
 
 
 @dataclass
-class RemoteCheckpoint:
+class RemoteCheckpoint(Checkpoint):
     """Tensors that are byte ranges of remote files. Pickles as its index and the address."""
 
     is_remote: ClassVar[bool] = True
-    can_stay_open: ClassVar[bool] = True
-    label: str
     store: FileStore
-    tensors: dict[str, Tensor]  # may be shared: do not modify
-    ranges: Ranges
     files: Mapping[str, FileInfo]
+    _: KW_ONLY
     prefix: str = ""  # prefix of the file names in pieces; for a single file, its whole name
-    step: int | None = None
-    aliases: dict[str, str] = field(default_factory=dict)
     reads_whole: bool = True
-    on_close: Callable[[], None] | None = None
-    notes: tuple[str, ...] = ()
-    checksums: Checksums = field(default_factory=dict, repr=False)  # as in `MappedCheckpoint`
-
-    def __post_init__(self) -> None:
-        check_names(self.label, self.tensors)
 
     def read(self, file: str, start: int, stop: int, into: Bytes | None = None) -> Bytes:
         """The bytes from start to stop of a file, with one request; thread-safe.
@@ -110,48 +86,14 @@ class RemoteCheckpoint:
     def damaged(self, name: str, file: str) -> DamagedTensor:
         return DamagedTensor(named(self.label, f"{self.prefix}{file}"), name)
 
-    def dense(self, name: str) -> np.ndarray:
-        return assemble(self.tensors[name], self.pieces(name))
-
-    def addresses(self, names: Sequence[str]) -> tuple[NDArray[np.int64], list[np.ndarray]]:
-        return np.zeros(len(names), np.int64), []
-
-    def renamed(self, old_name: Mapping[str, str]) -> "RemoteCheckpoint":
-        tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
-        return replace(self, tensors=tensors, ranges=ranges, aliases=renamed_aliases(self.aliases, old_name))
-
-    def close(self) -> None:
-        if self.on_close:
-            self.on_close()
-
 
 def named(label: str, file: str) -> str:
     """The name of a checkpoint's file in messages."""
     return label if label.endswith(f"/{file}") else f"{label}: {file}"
 
 
-class Index(NamedTuple):
-    """The data that is read to open a checkpoint."""
-
-    tensors: dict[str, Tensor]
-    ranges: Ranges
-    step: int | None
-    prefix: str
-    checksums: Checksums
-    notes: tuple[str, ...] = ()
-
-    def checked(self, label: str) -> "Index":
-        """The index with the names of wrappers removed. Raises InputError if it has no tensors."""
-        if not self.tensors:
-            raise NoTensors(f"{label}: has no tensors")
-        if (old_name := without_wrappers(self.tensors)) is None:
-            return self
-        tensors, ranges = renamed_index(self.tensors, self.ranges, old_name)
-        return self._replace(tensors=tensors, ranges=ranges)
-
-
-def read_bundle_index(store: FileStore, label: str, index: str, files: Mapping[str, FileInfo]) -> Index:
-    """The index of a TensorFlow checkpoint, from its index file and the few bytes of its step and object graph."""
+def open_bundle(store: FileStore, label: str, index: str, files: Mapping[str, FileInfo]) -> RemoteCheckpoint:
+    """Open a TensorFlow checkpoint: read its index file and the few bytes of its step and object graph."""
     prefix = index.removesuffix(INDEX)
 
     def read(end: str, start: int, stop: int) -> bytes:
@@ -163,13 +105,23 @@ def read_bundle_index(store: FileStore, label: str, index: str, files: Mapping[s
     sizes = {file.removeprefix(prefix): info.size for file, info in files.items()}
     with gc_paused():
         found = read_bundle(BundleFiles(sizes, read, lambda end: named(label, f"{prefix}{end}")))
-    return Index(found.tensors, found.ranges, found.step, prefix, found.checksums, found.notes).checked(label)
+    return RemoteCheckpoint(
+        label,
+        found.tensors,
+        found.ranges,
+        store,
+        files,
+        prefix=prefix,
+        step=found.step,
+        notes=found.notes,
+        checksums=found.checksums,
+    ).without_wrappers()
 
 
-def read_remote_index(
+def open_safetensors(
     store: FileStore, label: str, files: Mapping[str, FileInfo], weight_map: bytes | None
-) -> Index:
-    """The index of a safetensors checkpoint, from the header of its file or the headers of its shards."""
+) -> RemoteCheckpoint:
+    """Open a safetensors checkpoint: read the header of its file or the headers of its shards."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         found = threads.map(lambda file: _header(store, file, files[file], named(label, file)), files)
         headers = dict(zip(files, found, strict=True))
@@ -190,7 +142,8 @@ def read_remote_index(
             ranges[name] = tuple(Piece(called, piece.offset, piece.numel) for piece in header.ranges[name])
         step = next((header.step for header in headers.values() if header.step is not None), None)
         prefix = next(iter(files)) if weight_map is None else ""
-        return Index(tensors, ranges, step, prefix, {}).checked(label)
+        found = RemoteCheckpoint(label, tensors, ranges, store, files, prefix=prefix, step=step)
+        return found.without_wrappers()
 
 
 def _header(store: FileStore, file: str, info: FileInfo, where: str) -> safetensors.Header:

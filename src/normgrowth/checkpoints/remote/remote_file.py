@@ -5,40 +5,36 @@ scratch folder when it is opened, and removed when it is closed. A process reads
 """
 
 import hashlib
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import shutil
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+from normgrowth import engine
 from normgrowth.checkpoints.checkpoint import Checkpoint
-from normgrowth.checkpoints.file_groups import TRAINER_STATE, group_files, step_of_trainer
-from normgrowth.checkpoints.formats.registry import FORMATS, format_of_name
+from normgrowth.checkpoints.file_groups import TRAINER_STATE, step_of_trainer
+from normgrowth.checkpoints.formats.registry import FORMATS
 from normgrowth.checkpoints.local_files import open_fetched
-from normgrowth.checkpoints.remote.hub import hub_download as download
-from normgrowth.checkpoints.remote.hub import revisions as hub
 from normgrowth.checkpoints.remote.remote_checkpoint import (
-    Index,
     RemoteCheckpoint,
     named,
-    read_bundle_index,
-    read_remote_index,
+    open_bundle,
+    open_safetensors,
 )
 from normgrowth.checkpoints.remote.session import LazyValue, RemoteSession
-from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore, ListableStore
-from normgrowth.checkpoints.remote.web.website import HubFiles
+from normgrowth.checkpoints.remote.transport import AT_ONCE, FileInfo, FileStore
 from normgrowth.errors import InputError
 
 SMALL_FILE = 100_000_000  # maximum bytes of an index or a trainer's log
-PART = 64 << 20  # bytes in memory while a file is downloaded
+PART = 8 << 20  # bytes of a download that are requested at a time
 
 
 @dataclass(frozen=True, eq=False)
 class RemoteFile:
     """One remote checkpoint, not opened."""
 
-    store: ListableStore  # has its files
+    store: FileStore  # has its files
     name: str  # the file to open
     format: str
     alone: bool  # its folder has no other checkpoint, so it is named by the folder
@@ -46,7 +42,7 @@ class RemoteFile:
     weight_map: bytes | None  # content of the index
     has_trainer: bool
     session: RemoteSession
-    _index: LazyValue[Index] = field(default_factory=LazyValue, repr=False)
+    _opened: LazyValue[RemoteCheckpoint] = field(default_factory=LazyValue, repr=False)
     _step: LazyValue[int | None] = field(default_factory=LazyValue, repr=False)
 
     @property
@@ -98,99 +94,52 @@ class RemoteFile:
 
     def open(self) -> Checkpoint:
         if self.fetched:
-            return open_fetched(self.label, self._fetch, self.session.scratch)
+            return open_fetched(self.label, self.download, self.session.scratch)
+        return self._opened(self._open)
+
+    def _open(self) -> RemoteCheckpoint:
         files = self._infos()
-        return _checkpoint(self.label, self.store, self._index(partial(self._read_index, files)), files)
-
-    def _read_index(self, files: dict[str, FileInfo]) -> Index:
         if self.format == "tensorflow":
-            found = read_bundle_index(self.store, self.label, self.name, files)
-        else:
-            found = read_remote_index(self.store, self.label, files, self.weight_map)
-        return self.session.shared_index(found)
+            return self.session.shared_index(open_bundle(self.store, self.label, self.name, files))
+        return self.session.shared_index(open_safetensors(self.store, self.label, files, self.weight_map))
 
-    def _fetch(self, folder: Path) -> Path:
+    def download(self, folder: Path) -> Path:
         """Download all files into a folder; returns the path to open."""
         try:
             files = self._infos()
-            download.check_space(self.label, sum(info.size for info in files.values()), folder)
+            _check_space(self.label, sum(info.size for info in files.values()), folder)
             if self.weight_map is not None:
                 (folder / self.name).write_bytes(self.weight_map)
             for file, info in files.items():
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
-                with (folder / file).open("wb") as out:
-                    out.write(info.head)
-                    for start in range(len(info.head), info.size, PART):
-                        stop, where = min(start + PART, info.size), named(self.label, file)
-                        out.write(self.store.read(file, start, stop, where, info).data)
+                (folder / file).write_bytes(info.head)
+            parts = (
+                (file, start)
+                for file, info in files.items()
+                for start in range(len(info.head), info.size, PART)
+            )
+            for _ in engine.map(partial(self._download_part, folder), parts, workers=AT_ONCE):
+                pass
         except OSError as error:
             raise InputError(f"{folder}: cannot write the download: {error.strerror or error}") from error
         return folder if self.format == "distributed" else folder / self.name
 
-
-@dataclass(frozen=True, eq=False)
-class RemoteRevision:
-    """One revision of a hub repository, not opened."""
-
-    revision: hub.Revision
-    session: RemoteSession
-    _found: LazyValue[tuple[Index, dict[str, FileInfo]] | None] = field(default_factory=LazyValue, repr=False)
-
-    def open(self) -> Checkpoint:
-        if (found := self._found(self._find)) is None:
-            fetch = partial(download.fetch, self.revision)
-            return open_fetched(self.revision.label, fetch, self.session.scratch)
-        return _checkpoint(self.revision.label, HubFiles(self.revision, self.session), *found)
-
-    def _find(self) -> tuple[Index, dict[str, FileInfo]] | None:
-        """The index and the files; None if the format cannot be read by ranges."""
-        sizes, index, files = hub.pick_files(self.revision)
-        label, store, content = self.revision.label, HubFiles(self.revision, self.session), None
-        format = format_of_name(index or files[0], files) or "distributed"
-        if not FORMATS[format].by_ranges:
-            return None
-        if index is not None:
-            content = store.content(index, SMALL_FILE, named(label, index))
-            content = self.session.weight_maps.setdefault(content, content)
-            files = hub.shards(self.revision, index, content, sizes)
-        else:
-            found = group_files(
-                files,
-                format_of=lambda name: format_of_name(name, files),
-                shards_of=lambda _: set(),
-                show=store.show,
-            )
-            if len(found) > 1:
-                raise InputError(f"{label}: expected one checkpoint, got {len(found)}")
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            looks = threads.map(lambda file: store.stat(file, named(label, file)), files)
-            info = dict(zip(files, looks, strict=True))
-        for file in files:
-            if sizes[file] and sizes[file] != info[file].size:
-                raise InputError(
-                    f"{label}: {file} has {info[file].size} bytes, but the hub lists {sizes[file]}"
-                )
-        if format == "tensorflow":
-            read = read_bundle_index(store, label, files[0], info)
-        else:
-            read = read_remote_index(store, label, info, content)
-        return self.session.shared_index(read), info
+    def _download_part(self, folder: Path, part: tuple[str, int]) -> None:
+        file, start = part
+        info = self._infos()[file]
+        content = self.store.read(file, start, min(start + PART, info.size), named(self.label, file), info)
+        with (folder / file).open("r+b") as out:
+            out.seek(start)
+            out.write(content.data)
 
 
-def _checkpoint(
-    label: str, store: FileStore, index: Index, files: Mapping[str, FileInfo]
-) -> RemoteCheckpoint:
-    return RemoteCheckpoint(
-        label,
-        store,
-        index.tensors,
-        index.ranges,
-        files,
-        index.prefix,
-        index.step,
-        notes=index.notes,
-        checksums=index.checksums,
-    )
+def _check_space(label: str, needed: int, into: Path) -> None:
+    free = shutil.disk_usage(into).free
+    if needed > free:
+        raise InputError(
+            f"{label}: needs {needed / 1e9:.3g} GB, but {into} has {free / 1e9:.3g} GB free; "
+            "free some space, or choose a folder on another disk"
+        )
 
 
 def path_of(address: str) -> PurePosixPath:

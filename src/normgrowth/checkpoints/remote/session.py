@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from normgrowth.checkpoints.remote.web.connections import Pool, origin, saved_login
 
 if TYPE_CHECKING:
+    from normgrowth.checkpoints.checkpoint import Ranges, Tensor
     from normgrowth.checkpoints.remote.buckets.bucket_access import Store
-    from normgrowth.checkpoints.remote.remote_checkpoint import Index
+    from normgrowth.checkpoints.remote.remote_checkpoint import RemoteCheckpoint
 
 T = TypeVar("T")
 
@@ -66,13 +67,13 @@ def _session_of(process: int, scratch: Path | None) -> RemoteSession:  # noqa: A
 class SharedIndex:
     """Replaces equal indexes by one object, to save memory: all checkpoints of a series may be open at once."""
 
-    last: "Index | None" = None
+    last: "tuple[dict[str, Tensor], Ranges] | None" = None
 
-    def __call__(self, index: "Index") -> "Index":
-        last = self.last
-        if last is None or last[:2] != index[:2]:
-            self.last = last = index
-        return index._replace(tensors=last.tensors, ranges=last.ranges)
+    def __call__(self, opened: "RemoteCheckpoint") -> "RemoteCheckpoint":
+        own = opened.tensors, opened.ranges
+        self.last = own if self.last is None or self.last != own else self.last
+        opened.tensors, opened.ranges = self.last
+        return opened
 
     def __reduce__(self) -> tuple[type["SharedIndex"], tuple[()]]:
         return SharedIndex, ()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from normgrowth.checkpoints.checkpoint import Checkpoint, check_unchanged, decode
+from normgrowth.checkpoints.checkpoint import Checkpoint, decode
 from normgrowth.errors import InputError
 from normgrowth.network.hidden_states import (
     Network,
@@ -87,7 +87,7 @@ def copy_weights(checkpoint: Checkpoint, model: nn.Module) -> list[str]:
             values = decode(tensor.dtype, checkpoint.dense(its)).reshape(tensor.shape)
             parameter.copy_(torch.from_numpy(values if values.flags.writeable else values.copy()))
             done.add(id(parameter))
-    check_unchanged(checkpoint)
+    checkpoint.check_unchanged()
     if not done:
         raise InputError(
             f"{checkpoint.label}: contains none of the model's parameters, such as {next(iter(parameters))}; "

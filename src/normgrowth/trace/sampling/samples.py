@@ -13,7 +13,6 @@ from normgrowth.checkpoints.checkpoint import (
     Strided,
     Tensor,
     assemble,
-    check_whole,
     decode,
 )
 
@@ -51,7 +50,7 @@ def sample(checkpoint: Checkpoint, name: str, count: int) -> Floats:
         case _:
             bits = assemble(tensor, pieces)[at]
     values = decode(tensor.dtype, bits)
-    check_whole(checkpoint)
+    checkpoint.check_whole()
     return values
 
 

@@ -55,10 +55,10 @@ def read_tensorflow(prefix_or_index: Path) -> MappedCheckpoint:
     )
     return MappedCheckpoint(
         str(folder / prefix),
-        folder,
         found.tensors,
         ranges,
-        found.step,
+        folder,
+        step=found.step,
         reads_whole=True,
         states={f"{prefix}{end}": state for end, state in states.items()},
         notes=found.notes,

@@ -1,1 +1,1 @@
-"""Checkpoints on the Hugging Face hub: the revisions of a repository, and downloads."""
+"""Checkpoints on the Hugging Face hub: the revisions of a repository, and their files."""

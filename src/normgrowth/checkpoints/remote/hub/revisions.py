@@ -1,8 +1,8 @@
 """A repository on the Hugging Face hub as a series: each branch or tag is one checkpoint.
 
 Training runs are published this way (Pythia has 154 revisions), and all revisions together seldom fit on a disk. So a
-revision is only a name and a commit until it is read by ranges (`remote_file`) or downloaded (`hub_download`). A
-download uses one new folder, which the caller deletes after use; the shared cache of the hub library is not changed.
+revision is only a name and a commit until it is opened (`hub_checkpoint`), and the shared cache of the hub library is
+not changed.
 
 Responses of the hub are untrusted: file names are checked before they are used as paths, and every failure is raised as
 an `InputError` with a message of one line.
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from normgrowth.checkpoints.file_groups import best_files
-from normgrowth.checkpoints.formats.safetensors import parse_index
+from normgrowth.checkpoints.file_groups import is_trainer_state
+from normgrowth.checkpoints.formats.registry import format_of_name
 from normgrowth.checkpoints.remote import retry as attempts
 from normgrowth.checkpoints.remote.retry import TRANSIENT, Failure, retry, wait_asked_for
 from normgrowth.checkpoints.safe_paths import stays_below
@@ -86,15 +86,6 @@ def list_revisions(uri: str, *, endpoint: str | None = None) -> list[Revision]:
     return [Revision(repo, name, commit, endpoint, folder) for name, commit in chosen]
 
 
-def pick_files(revision: Revision) -> tuple[dict[str, int], str | None, list[str]]:
-    """The files of a revision with their sizes (0: unknown), and the index or the weights of the best format."""
-    sizes = _sizes(api_of(revision.endpoint), revision)
-    index, weights = best_files([name for name in sizes if "/" not in name])
-    if not weights and not index:
-        raise InputError(f"{revision.label}: {_why_nothing(revision, sizes)}")
-    return sizes, index, weights
-
-
 def file_address(revision: Revision, name: str) -> tuple[str, dict[str, str], str]:
     """The URL of a file, the headers that may be sent only to that hub, and the hub's address."""
     from huggingface_hub import hf_hub_url
@@ -146,20 +137,19 @@ def _refs_in(answer: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
-    """The files below the revision's folder, and their sizes in bytes.
+def list_files(revision: Revision) -> dict[str, int]:
+    """The files below the revision's folder, and their sizes in bytes (0: unknown).
 
     From the revision's info, because the library has no timeout for listing the tree.
     """
+    api = api_of(revision.endpoint)
 
     def listing() -> dict[str, int]:
         info = api.model_info(
             revision.repo, revision=revision.commit, files_metadata=True, timeout=attempts.TIMEOUT
         )
         files = info.siblings or ()
-        return {
-            str(file.rfilename): file.size if type(file.size) is int else 0 for file in files
-        }  # 0: unknown
+        return {str(file.rfilename): file.size if type(file.size) is int else 0 for file in files}
 
     everything = ask(listing, revision.label, api.endpoint)
     for name in everything:
@@ -171,25 +161,20 @@ def _sizes(api: "HfApi", revision: Revision) -> dict[str, int]:
     return {name[len(prefix) :]: size for name, size in everything.items() if name.startswith(prefix)}
 
 
-def _why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
-    below: dict[str, list[str]] = {}
-    for folder, _, file in (name.rpartition("/") for name in sizes):
-        below.setdefault(folder, []).append(file)
-    filled = [folder for folder, names in sorted(below.items()) if any(best_files(names))]
+def why_nothing(revision: Revision, sizes: Mapping[str, int]) -> str:
+    """Why there are no weights in the revision's folder."""
+
+    def has_weights(name: str) -> bool:
+        file = name.rpartition("/")[2]
+        return not is_trainer_state(file) and (file.endswith(".distcp") or bool(format_of_name(name, names)))
+
+    names = list(sizes)
+    filled = sorted({name.rpartition("/")[0] for name in names if "/" in name and has_weights(name)})
     if filled:
         inside = replace(revision, folder="/".join(filter(None, (revision.folder, filled[0]))))
         return f"has weights only in folders ({', '.join(filled[:6])}); choose one: {inside.label}"
     files = ", ".join(sorted(sizes)[:6]) or "none"
     return f"has no weights in a supported format; its files are: {files}"
-
-
-def shards(revision: Revision, index: str, content: bytes, sizes: Mapping[str, int]) -> list[str]:
-    """The files that an index lists. Raises InputError if the repository does not have one of them."""
-    named = sorted(set(parse_index(content, f"{revision.label}: {index}").values()))
-    for shard in named:
-        if shard not in sizes:
-            raise InputError(f"{revision.label}: {index} lists {shard!r}, which the repository does not have")
-    return named
 
 
 def ask(call: Callable[[], T], what: str, address: str) -> T:
