@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     SKIPPED,
     Entries,
     Global,
-    MalformedPickle,
     RecordedCall,
     Stretch,
 )
@@ -82,7 +82,7 @@ def test_any_bytes_are_a_value_or_malformed(raw):
     for read in (read_pickle, lambda data: unpickle(data, "here", frozenset())):
         try:
             read(b"\x80\x04" + raw)
-        except (MalformedPickle, InputError) as error:
+        except (Malformed, InputError) as error:
             assert "\n" not in str(error)  # noqa: PT017
 
 
@@ -91,7 +91,7 @@ def test_every_opcode_of_python_is_known_or_refused_by_name():
     for opcode in pickletools.opcodes:
         try:
             read_pickle(opcode.code.encode("latin-1"))
-        except MalformedPickle as error:
+        except Malformed as error:
             refused += [opcode.name] if "which checkpoints do not use" in str(error) else []
     assert refused == ["NEXT_BUFFER", "READONLY_BUFFER", "EXT1", "EXT2", "EXT4", "PERSID"]
 

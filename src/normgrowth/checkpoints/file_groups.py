@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from normgrowth.checkpoints.formats.registry import FORMATS, PICKLED, format_of_name, may_hold_weights
-from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step
+from normgrowth.checkpoints.steps import as_step, explicit_step
 from normgrowth.errors import InputError
 
 NO_WEIGHTS_FOLDER = re.compile(r"^(\.|optim|train$|__pycache__)", re.IGNORECASE)
@@ -92,7 +92,6 @@ def goes_deeper(folder: str, depth: int, found: Sequence[tuple[str, str]]) -> bo
 
 def step_of_trainer(state: bytes) -> int | None:
     try:
-        step = json.loads(state)["global_step"]
+        return as_step(json.loads(state)["global_step"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return step if type(step) is int and 0 <= step < LARGEST_STEP else None

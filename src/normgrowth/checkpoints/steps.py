@@ -24,6 +24,11 @@ _BARE = re.compile(r"(?<![a-z0-9.])0*(\d{1,18})(k|m)?(?![a-z0-9])(?!\.\d)", re.I
 _FACTOR = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
+def as_step(value: object) -> int | None:
+    """The value if it is an integer that can be a training step."""
+    return value if type(value) is int and 0 <= value < LARGEST_STEP else None
+
+
 def explicit_step(name: str) -> int | None:
     """The number after a word for step in the name; "step" has precedence over words such as "checkpoint"."""
     if match := _FAIRSEQ.match(name):

@@ -11,7 +11,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle
+from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import Entries
 from normgrowth.checkpoints.formats.torch_file import open_torch_file
 from normgrowth.checkpoints.formats.torch_tensors import view_of
 from normgrowth.checkpoints.local_files import read_trainer_state
@@ -76,7 +77,7 @@ def recorded_groups(source: object) -> tuple[OptimizerGroup, ...]:
         with open_torch_file(last) as file:
             content = _dictionary(file.pickled.value)
             sizes = _sizes(content.get("state"))
-    except (MalformedPickle, InputError, OSError):
+    except (Malformed, InputError, OSError):
         return ()
     groups = content.get("param_groups")
     found = [_group(_dictionary(group), sizes) for group in (groups if type(groups) is list else [])]
@@ -123,7 +124,7 @@ def _of_scheduler(path: Path) -> dict[int, float]:
     try:
         with open_torch_file(path) as file:
             value = file.pickled.value
-    except (MalformedPickle, InputError, OSError):
+    except (Malformed, InputError, OSError):
         return {}
     known = _dictionary(value)
     step, rates = known.get("last_epoch"), known.get("_last_lr")

@@ -25,20 +25,14 @@ from normgrowth.checkpoints.checkpoint import (
     Strided,
     Tensor,
 )
+from normgrowth.checkpoints.formats.malformed import Malformed, naming
+from normgrowth.checkpoints.formats.pickled.pickle_values import Global, RecordedCall
+from normgrowth.checkpoints.formats.pickled.pickles import unpickle
 from normgrowth.checkpoints.formats.safetensors import MOST_AXES, MOST_VALUES, STEP_KEYS
-from normgrowth.checkpoints.formats.torch_archive import (
-    DTYPES,
-    TENSOR_NAMES,
-    Archive,
-    Global,
-    MalformedPickle,
-    RecordedCall,
-    StoredTensor,
-    stored_tensor,
-    unpickle,
-)
+from normgrowth.checkpoints.formats.torch_archive import Archive
+from normgrowth.checkpoints.formats.torch_tensors import DTYPES, TENSOR_NAMES, Unreadable, View, view_of
 from normgrowth.checkpoints.safe_paths import stays_below
-from normgrowth.checkpoints.steps import LARGEST_STEP
+from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.boxes import Box, Corner, covering
 from normgrowth.checkpoints.storage.mapped_file import FileState, opened_map, unreadable
 from normgrowth.errors import InputError
@@ -114,15 +108,15 @@ def is_dcp_folder(folder: Path) -> bool:
 def read_distributed(folder: Path) -> MappedCheckpoint:
     path = folder / ".metadata"
     try:
-        if path.stat().st_size > METADATA_LIMIT:
-            raise MalformedPickle(f"has more than {METADATA_LIMIT} bytes, which is too large for metadata")
-        content = path.read_bytes()
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= METADATA_LIMIT else b""
+    except OSError as error:
+        raise unreadable(path, error) from error
+    with naming(path):
+        if size > METADATA_LIMIT:
+            raise Malformed(f"has more than {METADATA_LIMIT} bytes, which is too large for metadata")
         root = unpickle(content, str(path), METADATA_NAMES)
         entries, places = _entries(root, len(content)), _places(root)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except MalformedPickle as error:
-        raise InputError(f"{path}: {error}") from error
 
     by_file: dict[str, list[_Item]] = defaultdict(list)
     for name, (tensor, boxes) in entries.items():
@@ -162,20 +156,20 @@ def _entries(root: Any, size: int) -> dict[str, tuple[Tensor, tuple[Box, ...]]]:
     entries: dict[str, tuple[Tensor, tuple[Box, ...]]] = {}
     for name, entry in _field(root, "Metadata", "state_dict_metadata", dict).items():
         if type(name) is not str or not name.isprintable() or type(entry) is not RecordedCall:
-            raise MalformedPickle("has an entry without a valid name or description")
+            raise Malformed("has an entry without a valid name or description")
         if entry.name.endswith(".BytesStorageMetadata") or "_extra_state" in _components(name):
             continue
         properties = _field(entry, "TensorStorageMetadata", "properties", RecordedCall).state
         if type(properties) is not tuple or not properties or type(properties[0]) is not Global:
-            raise MalformedPickle(f"has no dtype for tensor {name!r}")
+            raise Malformed(f"has no dtype for tensor {name!r}")
         dtype = DTYPES.get(properties[0], str(properties[0]))
         shape = _sizes(_field(entry, "TensorStorageMetadata", "size", tuple))
         if prod(shape) >= MOST_VALUES:
-            raise MalformedPickle(f"has a tensor {name!r} of {prod(shape)} values")
+            raise Malformed(f"has a tensor {name!r} of {prod(shape)} values")
         chunks = _field(entry, "TensorStorageMetadata", "chunks", list)
         count += len(chunks)
         if count > size:  # a pickle can refer to one long list many times
-            raise MalformedPickle(f"has more than {size} chunks, too many for {size} bytes")
+            raise Malformed(f"has more than {size} chunks, too many for {size} bytes")
         fields = [_state(chunk, "ChunkStorageMetadata") for chunk in chunks]
         boxes = {(_sizes(field.get("offsets")), _sizes(field.get("sizes"))) for field in fields}
         entries[name] = Tensor(dtype, shape), covering(name, shape, boxes) if dtype in STORAGE else ()
@@ -189,13 +183,13 @@ def _places(root: Any) -> dict[tuple[str, Corner | None], _Place]:
         name = _field(index, "MetadataIndex", "fqn", str)
         corner = index.state.get("offset")
         if _state(info, "_StorageInfo").get("transform_descriptors"):
-            raise MalformedPickle(f"has {name!r} compressed or encrypted, which is not supported")
+            raise Malformed(f"has {name!r} compressed or encrypted, which is not supported")
         relative, offset, length = (
             _field(info, "_StorageInfo", key, kind)
             for key, kind in (("relative_path", str), ("offset", int), ("length", int))
         )
         if offset < 0 or length < 0:
-            raise MalformedPickle(f"has an invalid location for {name!r}: byte {offset}, {length} bytes")
+            raise Malformed(f"has an invalid location for {name!r}: byte {offset}, {length} bytes")
         places[name, None if corner is None else _sizes(corner)] = _Place(relative, offset, length)
     return places
 
@@ -206,22 +200,22 @@ def _state(thing: Any, kind: str) -> dict[str, Any]:
         or not thing.name.endswith(f".{kind}")
         or type(thing.state) is not dict
     ):
-        raise MalformedPickle(f"has no valid {kind}")
+        raise Malformed(f"has no valid {kind}")
     return thing.state
 
 
 def _field(thing: Any, kind: str, key: str, wanted: type) -> Any:
     value = _state(thing, kind).get(key)
     if type(value) is not wanted:
-        raise MalformedPickle(f"has a {kind} without a valid {key}")
+        raise Malformed(f"has a {kind} without a valid {key}")
     return value
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
     if type(value) is not tuple or not all(type(n) is int and 0 <= n < 2**62 for n in value):
-        raise MalformedPickle("has an invalid shape or corner")
+        raise Malformed("has an invalid shape or corner")
     if len(value) > MOST_AXES:
-        raise MalformedPickle(f"has a tensor with {len(value)} axes; at most {MOST_AXES} are supported")
+        raise Malformed(f"has a tensor with {len(value)} axes; at most {MOST_AXES} are supported")
     return value
 
 
@@ -271,34 +265,50 @@ def _look_at(
         end = item.place.offset + item.place.length
         if end > size or not size:
             raise InputError(f"{path}: truncated: {item.name!r} ends at byte {end}, but the file has {size}")
-    known: dict[bytes, StoredTensor] = {}  # tensors of equal shape have equal pickles
+    known: dict[bytes, View] = {}  # tensors of equal shape have equal pickles
     for item in sorted(items, key=lambda item: item.place.offset):
         try:
             archive = Archive(data, item.place.offset, item.place.length)
             if archive.span("data.pkl")[1] > PICKLE_LIMIT:
-                raise MalformedPickle("has a description that is too long")
+                raise Malformed("has a description that is too long")
             pickled = archive.read("data.pkl")
             if item.box is None:
                 _note_number(pickled, item.name, numbers)
                 continue
             if pickled not in known:
                 where = f"{path}: tensor {item.name!r}"
-                known[pickled] = stored_tensor(unpickle(pickled, where, TENSOR_NAMES, storages=True))
+                known[pickled] = _stored(unpickle(pickled, where, TENSOR_NAMES, storages=True))
             spots[item.name, item.box] = _spot(archive, item, item.box, known[pickled])
-        except MalformedPickle as error:
+        except Malformed as error:
             if item.box is not None:
                 raise InputError(f"{path}: tensor {item.name!r} {error}") from error
 
 
-def _spot(archive: Archive, item: _Item, box: Box, stored: StoredTensor) -> _Spot:
+def _stored(value: Any) -> View:
+    """The tensor in an unpickled `data.pkl`. Raises Malformed if its values are not contiguous."""
+    try:
+        view = view_of(value)
+    except Unreadable as error:
+        raise Malformed(f"is {error}, not a plain tensor") from None
+    if view.negated:
+        raise Malformed("is a view that conjugates or negates")
+    if (view.offset + view.numel) * STORAGE[view.dtype].itemsize > view.storage_bytes:
+        raise Malformed("is larger than its storage")
+    if view.order == "scattered":
+        raise Malformed(f"has strides {list(view.strides)}, with gaps or repeats")
+    return view
+
+
+def _spot(archive: Archive, item: _Item, box: Box, stored: View) -> _Spot:
     if (stored.dtype, stored.shape) != (item.dtype, box[1]):
         wanted = f"{item.dtype} of shape {list(box[1])}"
-        raise MalformedPickle(f"should be {wanted}, got {stored.dtype} of shape {list(stored.shape)}")
-    start, size = archive.span(stored.entry)
-    if size != stored.entry_bytes:
-        raise MalformedPickle(f"should have {stored.entry_bytes} bytes, got {size}")
+        raise Malformed(f"should be {wanted}, got {stored.dtype} of shape {list(stored.shape)}")
+    start, size = archive.span(f"data/{stored.key}")
+    if size != stored.storage_bytes:
+        raise Malformed(f"should have {stored.storage_bytes} bytes, got {size}")
     start += stored.offset * STORAGE[stored.dtype].itemsize
-    return _Spot(Piece(item.place.relative_path, start, prod(box[1])), stored.strides)
+    strides = stored.strides if stored.order == "permuted" else None
+    return _Spot(Piece(item.place.relative_path, start, prod(box[1])), strides)
 
 
 def _layout(folder: Path, name: str, boxes: tuple[Box, ...], spots: list[_Spot]) -> Chunked | Strided | None:
@@ -326,17 +336,17 @@ def _note_number(pickled: bytes, name: str, numbers: dict[str, int]) -> None:
         value = unpickle(pickled, name, frozenset())
     except InputError:
         return  # not a plain number: the step is taken from the folder name
-    if type(value) is int and 0 <= value < LARGEST_STEP:
-        numbers[name] = value
+    if (step := as_step(value)) is not None:
+        numbers[name] = step
 
 
 def _step(checkpoint: MappedCheckpoint, numbers: dict[str, int]) -> int | None:
     for name, tensor in checkpoint.tensors.items():
         if tensor.dtype in ("I64", "I32") and tensor.numel == 1 and _is_step(name):
-            value = int(checkpoint.pieces(name)[0][0])
+            step = as_step(int(checkpoint.pieces(name)[0][0]))
             checkpoint.check_whole()
-            if 0 <= value < LARGEST_STEP:
-                numbers[name] = value
+            if step is not None:
+                numbers[name] = step
     checkpoint.close()  # files are mapped again when they are used
 
     def nearness(name: str) -> tuple[int, int, str]:

@@ -19,12 +19,12 @@ from normgrowth.checkpoints.checkpoint import (
     Strided,
     Tensor,
 )
+from normgrowth.checkpoints.formats.malformed import Malformed, naming
 from normgrowth.checkpoints.formats.numpy_arrays import DTYPES
-from normgrowth.checkpoints.formats.pickled.pickle_values import MalformedPickle
 from normgrowth.checkpoints.formats.torch_archive import DEFLATED, Archive
 from normgrowth.checkpoints.formats.torch_file import ZIP_START
 from normgrowth.checkpoints.formats.torch_tensors import LARGEST, Unreadable
-from normgrowth.checkpoints.steps import LARGEST_STEP
+from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.encoded import Encoded
 from normgrowth.checkpoints.storage.mapped_file import opened_map
 from normgrowth.errors import InputError
@@ -47,24 +47,21 @@ def is_npz(path: Path) -> bool:
 def read_npz(path: Path) -> MappedCheckpoint:
     tensors: dict[str, Tensor] = {}
     ranges, left_out = Ranges(), list[str]()
-    try:
-        with opened_map(path) as mapped:
-            data, state = mapped.memory, mapped.state
-            if isinstance(data, bytes):
-                raise MalformedPickle("is empty")
-            archive = Archive(data, 0, len(data), top_folder=False)
-            for entry in archive.names():
-                name = entry.removesuffix(_ENDING)
-                if name == entry or not name.isprintable():
-                    continue
-                try:
-                    tensors[name], piece = _array(archive, entry, data)
-                except Unreadable as error:
-                    left_out.append(f"{name} ({error})")
-                    continue
-                ranges[name] = (piece,)
-    except MalformedPickle as error:
-        raise InputError(f"{path}: {error}") from error
+    with naming(path), opened_map(path) as mapped:
+        data, state = mapped.memory, mapped.state
+        if isinstance(data, bytes):
+            raise Malformed("is empty")
+        archive = Archive(data, 0, len(data), top_folder=False)
+        for entry in archive.names():
+            name = entry.removesuffix(_ENDING)
+            if name == entry or not name.isprintable():
+                continue
+            try:
+                tensors[name], piece = _array(archive, entry, data)
+            except Unreadable as error:
+                left_out.append(f"{name} ({error})")
+                continue
+            ranges[name] = (piece,)
     if not tensors:
         raise InputError(f"{path}: has no numeric arrays")
     notes = (f"skipped arrays: {', '.join(left_out[:3])}",) if left_out else ()
@@ -82,14 +79,14 @@ def _array(archive: Archive, entry: str, data: mmap.mmap) -> tuple[Tensor, AnyPi
         try:
             head = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data[start : start + stored], 2 * _HEADER)
         except zlib.error as error:
-            raise MalformedPickle(f"is an archive whose {entry} is damaged") from error
+            raise Malformed(f"is an archive whose {entry} is damaged") from error
     else:
         archive.span(entry)
         head = data[start : start + min(stored, 2 * _HEADER)]
     dtype, shape, transposed, header = _header(head, entry)
     numel = prod(shape)
     if header + numel * WIDTH[dtype] != size:
-        raise MalformedPickle(f"has {size - header} bytes for the {numel} values of {entry}")
+        raise Malformed(f"has {size - header} bytes for the {numel} values of {entry}")
     strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
     tensor = Tensor(dtype, shape, Strided(strides) if transposed and len(shape) > 1 and numel else None)
     if method == DEFLATED:
@@ -106,16 +103,16 @@ def _header(head: bytes, entry: str) -> tuple[str, tuple[int, ...], bool, int]:
     start = 12 if wide else 10
     length = int.from_bytes(head[8:start], "little")
     if not head.startswith(_MAGIC) or head[6:7] not in _VERSIONS or length > min(_HEADER, len(head) - start):
-        raise MalformedPickle(f"has {entry}, which is not a numpy array, or has a header that is too long")
+        raise Malformed(f"has {entry}, which is not a numpy array, or has a header that is too long")
     try:
         fields = ast.literal_eval(head[start : start + length].decode("utf-8"))
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise MalformedPickle(f"has {entry}, whose header is damaged") from error
+        raise Malformed(f"has {entry}, whose header is damaged") from error
     if type(fields) is not dict or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise MalformedPickle(f"has {entry}, whose header is damaged")
+        raise Malformed(f"has {entry}, whose header is damaged")
     dtype, transposed, shape = fields["descr"], fields["fortran_order"], fields["shape"]
     if type(shape) is not tuple or not all(type(n) is int and 0 <= n < LARGEST for n in shape):
-        raise MalformedPickle(f"has {entry}, whose shape is invalid")
+        raise Malformed(f"has {entry}, whose shape is invalid")
     if type(dtype) is not str or (name := dtype.lstrip("<|=")) not in DTYPES:
         raise Unreadable(f"of dtype {str(dtype)[:40]}")
     return DTYPES[name], shape, transposed is True, start + length
@@ -125,6 +122,5 @@ def _step(checkpoint: MappedCheckpoint) -> int | None:
     for name in _STEPS:
         tensor = checkpoint.tensors.get(name)
         if tensor is not None and tensor.dtype in ("I64", "I32") and tensor.numel == 1:
-            value = int(checkpoint.dense(name)[0])
-            return value if 0 <= value < LARGEST_STEP else None
+            return as_step(int(checkpoint.dense(name)[0]))
     return None

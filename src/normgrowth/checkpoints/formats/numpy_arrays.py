@@ -8,7 +8,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import WIDTH, Piece, Strided, Tensor
-from normgrowth.checkpoints.formats.pickled.pickle_values import MalformedPickle, RecordedCall, Stretch
+from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import RecordedCall, Stretch
 from normgrowth.checkpoints.formats.torch_tensors import DIMENSIONS, LARGEST, Unreadable
 from normgrowth.checkpoints.storage.encoded import Encoded, Inline
 
@@ -52,7 +53,7 @@ def is_matrix(value: Any) -> bool:
             and len(array.shape) > 1
             and _dtype(array.dtype) in ("F64", "F32", "F16")
         )
-    except MalformedPickle:
+    except Malformed:
         return False
 
 
@@ -61,14 +62,14 @@ def array_of(
 ) -> tuple[Tensor, Piece | Encoded | Inline]:
     """An array and the location of its values. number: of the array; start: of the pickle in the file.
 
-    Raises `Unreadable` for unsupported dtypes, and `MalformedPickle` for invalid arrays.
+    Raises `Unreadable` for unsupported dtypes, and `Malformed` for invalid arrays.
     """
     array = _array(value)
     dtype, shape = _dtype(array.dtype), array.shape
     if type(shape) is not tuple or len(shape) > DIMENSIONS:
-        raise MalformedPickle("is not a plain array")
+        raise Malformed("is not a plain array")
     if not all(type(n) is int and 0 <= n < LARGEST for n in shape) or prod(shape) >= LARGEST:
-        raise MalformedPickle("is not a plain array")
+        raise Malformed("is not a plain array")
     strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
     layout = Strided(strides) if array.transposed and len(shape) > 1 and prod(shape) else None
     return Tensor(dtype, shape, layout), _piece(array.raw, prod(shape), WIDTH[dtype], number, start, file)
@@ -88,9 +89,9 @@ def _piece(raw: Any, numel: int, width: int, number: int, start: int, file: str)
             return Encoded(file, start + content.start, numel, content.size, "latin-1")
     elif type(content) is (str if is_text else bytes) and len(content) == size:
         if isinstance(content, str) and any(character > "\xff" for character in content):
-            raise MalformedPickle("has text as values that does not represent bytes")
+            raise Malformed("has text as values that does not represent bytes")
         return Inline(file, number, numel, content)
-    raise MalformedPickle(f"does not have {size} bytes of values")
+    raise Malformed(f"does not have {size} bytes of values")
 
 
 def _array(value: RecordedCall) -> _Array:
@@ -101,7 +102,7 @@ def _array(value: RecordedCall) -> _Array:
     if value.name in _RECONSTRUCT and type(state) is tuple and len(state) == 5:
         _, shape, dtype, transposed, raw = state
         return _Array(shape, dtype, transposed is True, raw)
-    raise MalformedPickle("is not a plain array")
+    raise Malformed("is not a plain array")
 
 
 def _dtype(value: Any) -> str:

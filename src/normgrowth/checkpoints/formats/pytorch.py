@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, MappedCheckpoint, Piece, Ranges, Strided, Tensor
+from normgrowth.checkpoints.formats.malformed import Malformed, naming
 from normgrowth.checkpoints.formats.numpy_arrays import ARRAY_CALLS, array_of, is_array
-from normgrowth.checkpoints.formats.pickled.pickle_values import MalformedPickle, RecordedCall
+from normgrowth.checkpoints.formats.pickled.pickle_values import RecordedCall
 from normgrowth.checkpoints.formats.safetensors import STEP_KEYS, read_index
 from normgrowth.checkpoints.formats.state_dict import StateDict
 from normgrowth.checkpoints.formats.torch_file import TorchFile, looks_like_pytorch, open_torch_file
 from normgrowth.checkpoints.formats.torch_tensors import Unreadable, View, tensor_call, view_of
-from normgrowth.checkpoints.steps import LARGEST_STEP
+from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.gathered import Gathered
 from normgrowth.checkpoints.storage.mapped_file import FileState
 from normgrowth.engine import gc_paused
@@ -112,11 +113,8 @@ class _Index:
 
 
 def _read(path: Path, file: str = "") -> _Index:
-    try:
-        with gc_paused(), open_torch_file(path) as opened:
-            return _index(opened, file)
-    except MalformedPickle as error:
-        raise InputError(f"{path}: {error}") from error
+    with naming(path), gc_paused(), open_torch_file(path) as opened:
+        return _index(opened, file)
 
 
 def _index(opened: TorchFile, file: str) -> _Index:
@@ -137,14 +135,14 @@ def _index(opened: TorchFile, file: str) -> _Index:
         except Unreadable as error:
             index.left_out[name] = str(error)
             continue
-        except MalformedPickle as error:
-            raise MalformedPickle(f"tensor {name!r} {error}") from error
+        except Malformed as error:
+            raise Malformed(f"tensor {name!r} {error}") from error
         index.tensors[name], index.ranges[name] = tensor, (piece,)
         if piece not in seen:
             seen.add(piece)
             granted -= tensor.nbytes
         if granted < 0:
-            raise MalformedPickle(
+            raise Malformed(
                 f"tensor {name!r} of shape {list(tensor.shape)} and earlier ones refer to the same bytes: "
                 f"they have more than {_VIEWED} times the {len(opened.data)} bytes of the file"
             )
@@ -164,7 +162,7 @@ def _located(view: View, opened: TorchFile, file: str) -> tuple[Tensor, Piece | 
     """The location of a view in the file."""
     start, size = opened.place(view.key)
     if size != view.storage_bytes:
-        raise MalformedPickle(f"should have a storage of {view.storage_bytes} bytes, got {size}")
+        raise Malformed(f"should have a storage of {view.storage_bytes} bytes, got {size}")
     start += view.offset * STORAGE[view.dtype].itemsize if view.numel else 0
     order = view.order
     if order == "scattered" or (view.negated and view.numel):
@@ -176,9 +174,8 @@ def _located(view: View, opened: TorchFile, file: str) -> tuple[Tensor, Piece | 
 
 def _step(top: Mapping[str, Any], opened: TorchFile) -> int | None:
     for key in _STEPS:
-        value = _number(top.get(key), opened)
-        if value is not None and 0 <= value < LARGEST_STEP:
-            return value
+        if (step := as_step(_number(top.get(key), opened))) is not None:
+            return step
     return None
 
 
@@ -195,7 +192,7 @@ def _number(value: Any, opened: TorchFile) -> int | None:
         if view.numel != 1 or view.dtype[0] not in "IU":
             return None
         start, _ = opened.place(view.key)
-    except MalformedPickle:
+    except Malformed:
         return None  # not a plain number: the step is taken from the file name
     bits = STORAGE[view.dtype]
     start += view.offset * bits.itemsize

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
+from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, FileState
 from normgrowth.engine import gc_paused
@@ -126,12 +127,8 @@ def read_header(read: Callable[[int, int], bytes], size: int, where: str) -> Hea
     try:
         with gc_paused():
             return _parse(raw, size - 8 - length)
-    except _Malformed as error:
+    except Malformed as error:
         raise InputError(f"{where}: {error}") from error
-
-
-class _Malformed(ValueError):
-    """An invalid header; the caller adds the path."""
 
 
 @lru_cache(maxsize=2)  # the checkpoints of a series usually have identical headers
@@ -140,9 +137,9 @@ def _parse(raw: bytes, room: int) -> Header:
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise _Malformed(f"its header is not valid JSON: {json_problem(error)}") from error
+        raise Malformed(f"its header is not valid JSON: {json_problem(error)}") from error
     if not isinstance(header, dict):
-        raise _Malformed("its header is not a JSON object")
+        raise Malformed("its header is not a JSON object")
     metadata = header.pop("__metadata__", None)
     base = 8 + len(raw)
     tensors: dict[str, Tensor] = {}
@@ -154,11 +151,11 @@ def _parse(raw: bytes, room: int) -> Header:
         numel = prod(shape)
         if not 0 <= start <= stop <= room:
             where = f"at bytes {start} to {stop}, but the file has {room} bytes of data"
-            raise _Malformed(f"tensor {name!r} is {where}; is it truncated?")
+            raise Malformed(f"tensor {name!r} is {where}; is it truncated?")
         width = WIDTH.get(dtype)
         if (width is not None and numel * width != stop - start) or numel >= MOST_VALUES:
             what = f"of shape {list(shape)} and dtype {dtype}"
-            raise _Malformed(f"tensor {name!r} {what} cannot have {stop - start} bytes")
+            raise Malformed(f"tensor {name!r} {what} cannot have {stop - start} bytes")
         tensors[name] = Tensor(dtype, shape)
         ranges[name] = (Piece("", base + start, numel),)
         if stop > start:
@@ -166,12 +163,12 @@ def _parse(raw: bytes, room: int) -> Header:
     spans.sort()
     for (_, stop, name), (start, _, other) in itertools.pairwise(spans):
         if start < stop:
-            raise _Malformed(f"the bytes of tensors {name!r} and {other!r} overlap")
+            raise Malformed(f"the bytes of tensors {name!r} and {other!r} overlap")
     return Header(tensors, ranges, _stored_step(metadata if isinstance(metadata, dict) else {}))
 
 
 def _fields(name: str, entry: Any) -> tuple[str, tuple[int, ...], list[int]]:
-    """Dtype, shape and offsets of an entry. Raises _Malformed if their types are invalid."""
+    """Dtype, shape and offsets of an entry. Raises Malformed if their types are invalid."""
     dtype, shape, offsets = (
         (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets"))
         if type(entry) is dict
@@ -185,11 +182,11 @@ def _fields(name: str, entry: Any) -> tuple[str, tuple[int, ...], list[int]]:
         or {*map(type, shape), *map(type, offsets)} != {int}  # neither fractions nor booleans
         or (shape and min(shape) < 0)
     ):
-        raise _Malformed(f"tensor {name!r} has no valid dtype, shape and data_offsets")
+        raise Malformed(f"tensor {name!r} has no valid dtype, shape and data_offsets")
     if dtype not in WIDTH and not _DTYPE.fullmatch(dtype):
-        raise _Malformed(f"tensor {name!r} has an invalid dtype: {dtype[:40]!a}")
+        raise Malformed(f"tensor {name!r} has an invalid dtype: {dtype[:40]!a}")
     if len(shape) > MOST_AXES:
-        raise _Malformed(f"tensor {name!r} has {len(shape)} axes; at most {MOST_AXES} are supported")
+        raise Malformed(f"tensor {name!r} has {len(shape)} axes; at most {MOST_AXES} are supported")
     return dtype, tuple(shape), offsets
 
 
@@ -197,4 +194,4 @@ def _check_text(names: str) -> None:
     try:
         names.encode()
     except UnicodeEncodeError:  # JSON can contain half of a surrogate pair
-        raise _Malformed("its header has a name that is not valid Unicode") from None
+        raise Malformed("its header has a name that is not valid Unicode") from None

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from normgrowth.checkpoints.checkpoint import LONGEST_NAME
+from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.numpy_arrays import is_array, is_matrix
-from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle, RecordedCall
+from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, RecordedCall
 from normgrowth.checkpoints.formats.torch_tensors import dimensions, tensor_call
 
 # Keys under which training code saves the weights, in the order in which they are tried.
@@ -44,7 +45,7 @@ class StateDict:
 
     def _search(self, content: Any, depth: int) -> dict[str, RecordedCall]:
         if depth > DEPTH:
-            raise MalformedPickle(f"nests dictionaries more than {DEPTH} deep")
+            raise Malformed(f"nests dictionaries more than {DEPTH} deep")
         if depth == 0 and type(content) in (tuple, list):
             return self._search_items(content)
         if id(content) in self._searched or (inside := self._children(content)) is None:
@@ -86,11 +87,11 @@ class StateDict:
                 name = prefix + key
                 if self._is_tensor(value):
                     if len(name) > LONGEST_NAME or not name.isprintable():
-                        raise MalformedPickle(f"has a tensor with an invalid name: {name[:100]!a}")
+                        raise Malformed(f"has a tensor with an invalid name: {name[:100]!a}")
                     found[name] = value
                 elif (inside := self._children(value)) is not None:
                     if len(levels) > DEPTH or len(name) > LONGEST_NAME:
-                        raise MalformedPickle(
+                        raise Malformed(
                             f"nests dictionaries more than {DEPTH} deep, or has names that are too long"
                         )
                     levels.append((f"{name}.", iter(inside.items())))
@@ -135,7 +136,7 @@ class StateDict:
     def _look_at(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise MalformedPickle("refers to the same dictionaries too many times")
+            raise Malformed("refers to the same dictionaries too many times")
 
 
 def _is_tensor(value: Any) -> bool:

@@ -7,22 +7,7 @@ code, and `torch_tensors` interprets its tensors.
 import mmap
 import struct
 
-from normgrowth.checkpoints.formats.pickled.pickle_values import Global, MalformedPickle, RecordedCall
-from normgrowth.checkpoints.formats.pickled.pickles import unpickle
-from normgrowth.checkpoints.formats.torch_tensors import DTYPES, TENSOR_NAMES, StoredTensor, stored_tensor
-
-__all__ = [
-    "DEFLATED",
-    "DTYPES",
-    "TENSOR_NAMES",
-    "Archive",
-    "Global",
-    "MalformedPickle",
-    "RecordedCall",
-    "StoredTensor",
-    "stored_tensor",
-    "unpickle",
-]
+from normgrowth.checkpoints.formats.malformed import Malformed
 
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _ENTRY = struct.Struct("<4s4xHH8xLLHHH8xL")  # directory entry: flags, method, sizes, lengths, offset
@@ -43,23 +28,23 @@ class Archive:
         try:
             self._read_directory()
         except struct.error as error:
-            raise MalformedPickle(f"{_NO_ARCHIVE}: its directory is truncated") from error
+            raise Malformed(f"{_NO_ARCHIVE}: its directory is truncated") from error
         if b"byteorder" in self._entries and self.read("byteorder") != b"little":
-            raise MalformedPickle("was saved on a big-endian machine; only little-endian files are supported")
+            raise Malformed("was saved on a big-endian machine; only little-endian files are supported")
 
     def _read_directory(self) -> None:
         data, start = self._data, self._start
         end = data.rfind(_END, max(start, self._stop - 22 - 65535), self._stop)
         if end < 0 or end + 22 > self._stop:
-            raise MalformedPickle(f"{_NO_ARCHIVE}: it has no directory; is it truncated?")
+            raise Malformed(f"{_NO_ARCHIVE}: it has no directory; is it truncated?")
         count, size, offset = struct.unpack_from("<HLL", data, end + 10)
         if end - 20 >= start and data[end - 20 : end - 16] == _LOCATOR64:
             end = start + struct.unpack_from("<Q", data, end - 12)[0]
             if end + 56 > self._stop or data[end : end + 4] != _END64:
-                raise MalformedPickle(f"{_NO_ARCHIVE}: its directory is damaged")
+                raise Malformed(f"{_NO_ARCHIVE}: its directory is damaged")
             count, size, offset = struct.unpack_from("<QQQ", data, end + 32)
         if offset + size > end - start or count > size // _ENTRY.size:
-            raise MalformedPickle(f"{_NO_ARCHIVE}: its directory is damaged")
+            raise Malformed(f"{_NO_ARCHIVE}: its directory is damaged")
         directory, at = data[start + offset : start + offset + size], 0
         unpack, fixed = _ENTRY.unpack_from, _ENTRY.size
         for _ in range(count):
@@ -70,7 +55,7 @@ class Archive:
             name = name.partition(b"/")[2] if self._top_folder else name
             at += named
             if mark != b"PK\x01\x02" or at + extra > size:
-                raise MalformedPickle(f"{_NO_ARCHIVE}: its directory is damaged")
+                raise Malformed(f"{_NO_ARCHIVE}: its directory is damaged")
             if 0xFFFFFFFF in (packed, whole, header):
                 packed, whole, header = _large(directory[at : at + extra], packed, whole, header)
             at += extra + comment
@@ -83,21 +68,21 @@ class Archive:
         """First byte in the file and number of bytes of an uncompressed entry."""
         start, size, whole, method = self.stored(name)
         if method != _STORED or size != whole:
-            raise MalformedPickle(f"is an archive with a compressed or encrypted {name}")
+            raise Malformed(f"is an archive with a compressed or encrypted {name}")
         return start, size
 
     def stored(self, name: str) -> tuple[int, int, int, int]:
         """First byte in the file, stored bytes, unpacked bytes, and compression method (−1: encrypted) of an entry."""
         entry = self._entries.get(name.encode("utf-8", "replace"))
         if entry is None:
-            raise MalformedPickle(f"is a torch archive without {name}")
+            raise Malformed(f"is a torch archive without {name}")
         header, size, whole, method = entry
         header += self._start
         if header + 30 <= self._stop and self._data[header : header + 4] == b"PK\x03\x04":
             start = header + 30 + sum(struct.unpack_from("<HH", self._data, header + 26))
             if start + size <= self._stop:
                 return start, size, whole, method
-        raise MalformedPickle(f"is an archive whose {name} is damaged")
+        raise Malformed(f"is an archive whose {name} is damaged")
 
     def read(self, name: str) -> bytes:
         start, size = self.span(name)
@@ -121,4 +106,4 @@ def _large(extra: bytes, *fields: int) -> tuple[int, ...]:
             whole, packed, header = found
             return packed, whole, header
         at += 4 + size
-    raise MalformedPickle(f"{_NO_ARCHIVE}: an entry has no size")
+    raise Malformed(f"{_NO_ARCHIVE}: an entry has no size")

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, MalformedPickle
+from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import Entries
 from normgrowth.checkpoints.formats.pickled.pickles import Pickled, read_pickle
 from normgrowth.checkpoints.formats.torch_archive import Archive
 from normgrowth.checkpoints.formats.torch_tensors import storage_size
@@ -43,14 +44,12 @@ def looks_like_pytorch(start: bytes) -> bool:
 
 @contextmanager
 def open_torch_file(path: Path) -> Iterator[TorchFile]:
-    """Map a PyTorch file and read its pickle. Raises `MalformedPickle` if it is not a PyTorch file."""
+    """Map a PyTorch file and read its pickle. Raises `Malformed` if it is not a PyTorch file."""
     with opened_map(path) as mapped:
         data = mapped.memory
         start = data[:32]
         if isinstance(data, bytes) or not looks_like_pytorch(start):
-            raise MalformedPickle(
-                "not a PyTorch file (neither an archive nor the legacy format); is it truncated?"
-            )
+            raise Malformed("not a PyTorch file (neither an archive nor the legacy format); is it truncated?")
         yield (_archive if start.startswith(ZIP_START) else _legacy)(data, mapped.state)
 
 
@@ -67,15 +66,15 @@ def _legacy(data: mmap.mmap, state: FileState) -> TorchFile:
     version = _pickle(data, magic.end)
     info = _pickle(data, version.end)
     if type(magic.value) is not int or magic.value != MAGIC:
-        raise MalformedPickle("not a PyTorch file: wrong magic number")
+        raise Malformed("not a PyTorch file: wrong magic number")
     if type(version.value) is not int or version.value != PROTOCOL:
-        raise MalformedPickle("unknown version of torch's legacy format")
+        raise Malformed("unknown version of torch's legacy format")
     if _says_big_endian(info.value):
-        raise MalformedPickle("was saved on a big-endian machine; only little-endian files are supported")
+        raise Malformed("was saved on a big-endian machine; only little-endian files are supported")
     pickled = _pickle(data, info.end)
     keys = _pickle(data, pickled.end)
     if type(keys.value) is not list or not all(type(key) is str for key in keys.value):
-        raise MalformedPickle("has no list of storages")
+        raise Malformed("has no list of storages")
     sizes: dict[str, int] = {}
     for storage in pickled.storages:
         key, size = storage_size(storage)
@@ -84,16 +83,16 @@ def _legacy(data: mmap.mmap, state: FileState) -> TorchFile:
     at = keys.end
     for key in keys.value:
         if key not in sizes:
-            raise MalformedPickle("lists a storage that no tensor uses")
+            raise Malformed("lists a storage that no tensor uses")
         at += 8  # the number of values
         if at + sizes[key] > len(data):
-            raise MalformedPickle("truncated: its storages end beyond the end of the file")
+            raise Malformed("truncated: its storages end beyond the end of the file")
         places[key] = at, sizes[key]
         at += sizes[key]
 
     def place(key: str) -> tuple[int, int]:
         if key not in places:
-            raise MalformedPickle("has a storage that is not in the file")
+            raise Malformed("has a storage that is not in the file")
         return places[key]
 
     return TorchFile(data, state, pickled, place)
@@ -107,5 +106,5 @@ def _says_big_endian(info: Any) -> bool:
 def _pickle(data: bytes | mmap.mmap, start: int = 0, stop: int | None = None) -> Pickled:
     try:
         return read_pickle(data, start, stop)
-    except MalformedPickle as error:
-        raise MalformedPickle(f"truncated or damaged: {error}") from error
+    except Malformed as error:
+        raise Malformed(f"truncated or damaged: {error}") from error

@@ -4,17 +4,12 @@ Tensors are recorded calls (`pickle_values.RecordedCall`) with unchecked argumen
 no function is called.
 """
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import STORAGE
-from normgrowth.checkpoints.formats.pickled.pickle_values import (
-    Entries,
-    Global,
-    MalformedPickle,
-    RecordedCall,
-)
+from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, Global, RecordedCall
 
 DTYPES = {
     "torch.float64": "F64",
@@ -86,7 +81,7 @@ DIMENSIONS = 32  # the limit of numpy versions before 2
 LARGEST = 1 << 62
 
 
-class Unreadable(MalformedPickle):
+class Unreadable(Malformed):
     """A tensor of an unsupported kind; the message is the kind."""
 
 
@@ -158,13 +153,13 @@ def dimensions(value: Any) -> int:
 
 
 def view_of(value: Any) -> View:
-    """The view of a recorded tensor. Raises `Unreadable` for unsupported kinds, else `MalformedPickle`."""
+    """The view of a recorded tensor. Raises `Unreadable` for unsupported kinds, else `Malformed`."""
     call = tensor_call(value)
     if call is None or call.name not in (PLAIN, TYPED, UNTYPED):
         raise _unreadable(call)
     untyped = call.name == UNTYPED
     if len(call.args) < (7 if untyped else 4):
-        raise MalformedPickle("is not a plain tensor")
+        raise Malformed("is not a plain tensor")
     storage, offset, shape, strides = call.args[:4]
     name, key, location, count, shift = _storage(storage)
     if location == "meta":
@@ -176,22 +171,22 @@ def view_of(value: Any) -> View:
     else:
         dtype = _known(name, TYPED_STORAGES)
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
-        raise MalformedPickle("is not a plain tensor")
+        raise Malformed("is not a plain tensor")
     if len(shape) > DIMENSIONS:
-        raise MalformedPickle(f"has {len(shape)} dimensions; at most {DIMENSIONS} are supported")
+        raise Malformed(f"has {len(shape)} dimensions; at most {DIMENSIONS} are supported")
     if not all(type(n) is int and 0 <= n < LARGEST for n in (offset, *shape, *strides)):
-        raise MalformedPickle("is not a plain tensor")
+        raise Malformed("is not a plain tensor")
     width = STORAGE[dtype].itemsize
     size = count * (width if name in TYPED_STORAGES else 1)
     view = View(dtype, shape, strides, key, size, offset + shift, _negated(call.args[7 if untyped else 6 :]))
     if view.numel and (view.offset + view.extent) * width > size:
-        raise MalformedPickle("is larger than its storage")
+        raise Malformed("is larger than its storage")
     return view
 
 
-def _unreadable(call: RecordedCall | None) -> MalformedPickle:
+def _unreadable(call: RecordedCall | None) -> Malformed:
     if call is None:
-        return MalformedPickle("is not a plain tensor")
+        return Malformed("is not a plain tensor")
     if call.name == f"{_REBUILD}wrapper_subclass" and call.args and type(call.args[0]) is Global:
         return Unreadable(f"a {call.args[0]}, which wraps other tensors")
     return Unreadable(_UNREADABLE.get(call.name, f"made by {call.name}"))
@@ -199,7 +194,7 @@ def _unreadable(call: RecordedCall | None) -> MalformedPickle:
 
 def _known(name: Any, table: dict[str, str]) -> str:
     if type(name) not in (str, Global):
-        raise MalformedPickle("is not a plain tensor")
+        raise Malformed("is not a plain tensor")
     if name not in table:
         raise Unreadable(f"of dtype {name.removeprefix('torch.')}")
     return table[name]
@@ -208,14 +203,14 @@ def _known(name: Any, table: dict[str, str]) -> str:
 def _storage(storage: Any) -> tuple[str, str, str, int, int]:
     """Class, key, device, number of values (bytes if untyped), and offset of a view of another storage."""
     if type(storage) is not RecordedCall or storage.name != "storage" or len(storage.args) not in (5, 6):
-        raise MalformedPickle("has no storage")
+        raise Malformed("has no storage")
     _, kind, key, location, count, *view = storage.args
     if not (type(kind) is Global and type(key) is str and type(location) is str and _is_size(count)):
-        raise MalformedPickle("has a storage without a valid type, key, device and size")
+        raise Malformed("has a storage without a valid type, key, device and size")
     shift = 0
     if view and view[0] is not None:  # in the legacy format: a part of another storage
         if type(view[0]) is not tuple or len(view[0]) != 3 or not _is_size(view[0][1]):
-            raise MalformedPickle("has a storage with an invalid reference to the storage that contains it")
+            raise Malformed("has a storage with an invalid reference to the storage that contains it")
         shift = view[0][1]
     return storage_class(kind), key, location, count, shift
 
@@ -234,7 +229,7 @@ def storage_size(storage: RecordedCall) -> tuple[str, int]:
         return key, count * OTHER_STORAGES[name][1]
     if name in UNTYPED_STORAGES:
         return key, count
-    raise MalformedPickle(f"has a storage of the unknown class {name!r}")
+    raise Malformed(f"has a storage of the unknown class {name!r}")
 
 
 def _is_size(value: Any) -> bool:
@@ -248,35 +243,7 @@ def _negated(metadata: tuple[Any, ...]) -> bool:
     if type(flags) is Entries and len(flags) < 16:
         flags = {key: value for key, value in zip(flags[::2], flags[1::2], strict=True) if type(key) is str}
     if type(flags) is not dict or not all(type(value) is bool for value in flags.values()):
-        raise MalformedPickle("has invalid metadata")
+        raise Malformed("has invalid metadata")
     if any(value for key, value in flags.items() if key != "neg"):
         raise Unreadable("a conjugated view")
     return flags.get("neg", False)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """The single tensor of an archive."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None  # None: row-major
-    entry: str  # the archive's entry that has the values
-    entry_bytes: int
-    offset: int  # position of the first value in the entry, counted in values
-
-
-def stored_tensor(value: Any) -> StoredTensor:
-    """The tensor in an unpickled `data.pkl`. Raises MalformedPickle if its values are not contiguous."""
-    try:
-        view = view_of(value)
-    except Unreadable as error:
-        raise MalformedPickle(f"is {error}, not a plain tensor") from None
-    if view.negated:
-        raise MalformedPickle("is a view that conjugates or negates")
-    if (view.offset + view.numel) * STORAGE[view.dtype].itemsize > view.storage_bytes:
-        raise MalformedPickle("is larger than its storage")
-    if view.order == "scattered":
-        raise MalformedPickle(f"has strides {list(view.strides)}, with gaps or repeats")
-    strides = view.strides if view.order == "permuted" else None
-    return StoredTensor(view.dtype, view.shape, strides, f"data/{view.key}", view.storage_bytes, view.offset)

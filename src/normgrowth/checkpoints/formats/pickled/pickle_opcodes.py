@@ -6,10 +6,10 @@ Each function takes the machine, the opcode and the position after it, and retur
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     SKIPPED,
     Entries,
-    MalformedPickle,
     RecordedCall,
     Stretch,
     set_items,
@@ -49,7 +49,7 @@ def _text_number(machine: "PickleMachine", code: int, at: int) -> int:
         else:
             value = int(text.removesuffix(b"L"))
     except ValueError:
-        raise MalformedPickle("it has an invalid number") from None
+        raise Malformed("it has an invalid number") from None
     machine.stack.append(value)
     return at
 
@@ -61,7 +61,7 @@ def _text(machine: "PickleMachine", code: int, at: int) -> int:
         return at
     if code == 0x53:  # STRING: quoted text of Python 2
         if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
-            raise MalformedPickle("it has a text without quotes")
+            raise Malformed("it has a text without quotes")
         machine.stack.append(SKIPPED if b"\\" in text else text[1:-1].decode())
     else:  # UNICODE
         machine.stack.append(text.decode("raw_unicode_escape"))
@@ -71,10 +71,10 @@ def _text(machine: "PickleMachine", code: int, at: int) -> int:
 def _bytes(machine: "PickleMachine", code: int, at: int) -> int:
     width = {0x54: 4, 0x55: 1, 0x42: 4, 0x43: 1, 0x8E: 8, 0x96: 8}[code]
     if machine.stop - at < width:
-        raise MalformedPickle("it ends too early")
+        raise Malformed("it ends too early")
     size, at = int.from_bytes(machine.data[at : at + width], "little"), at + width
     if size > machine.stop - at:
-        raise MalformedPickle(f"it has {size} bytes of data, but only {machine.stop - at} are left")
+        raise Malformed(f"it has {size} bytes of data, but only {machine.stop - at} are left")
     value: Any = Stretch(at, size, code in (0x54, 0x55))
     if size <= LONGEST_VALUE:
         value = machine.data[at : at + size]
@@ -87,7 +87,7 @@ def _bytes(machine: "PickleMachine", code: int, at: int) -> int:
 def _number_from_memo(machine: "PickleMachine", code: int, at: int) -> int:
     text, at = machine.line(at)
     if not (text.isdigit() and len(text) < 19):
-        raise MalformedPickle("it refers to an object by an invalid number")
+        raise Malformed("it refers to an object by an invalid number")
     if code == 0x67:  # GET
         machine.stack.append(machine.memo[int(text)])
     else:  # PUT
@@ -111,7 +111,7 @@ def _collection(machine: "PickleMachine", code: int, at: int) -> int:
     else:  # ADDITEMS
         target = machine.stack[-1]
         if type(target) is not RecordedCall or not target.args or type(target.args[0]) is not list:
-            raise MalformedPickle("it adds items to an object that is not a set")
+            raise Malformed("it adds items to an object that is not a set")
         target.args[0].extend(items)
     return at
 

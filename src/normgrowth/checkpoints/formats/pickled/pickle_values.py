@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from normgrowth.checkpoints.formats.malformed import Malformed
+
 LONGEST_KEY = 4096  # characters; comparing long keys many times would be slow
-
-
-class MalformedPickle(ValueError):
-    """An invalid pickle. The message is the problem; the caller adds the path."""
 
 
 class Global(str):
@@ -47,7 +45,7 @@ class Stretch:
 def set_items(target: Any, items: list[Any]) -> None:
     """Add alternating keys and values to a dictionary or a recorded one."""
     if len(items) % 2:
-        raise MalformedPickle("it has a dict with a key without a value")
+        raise Malformed("it has a dict with a key without a value")
     if type(target) is Entries:
         target.extend(items)
     elif type(target) is dict:
@@ -58,11 +56,11 @@ def set_items(target: Any, items: list[Any]) -> None:
             or (type(key) is int and abs(key) < 1 << 63)
             for key in items[::2]
         ):
-            raise MalformedPickle("it has a dict whose keys are not names")
+            raise Malformed("it has a dict whose keys are not names")
         target.update(zip(items[::2], items[1::2], strict=True))
     elif type(target) is RecordedCall:
         if target.entries is None:
             target.entries = Entries()
         target.entries.extend(items)
     else:
-        raise MalformedPickle("it sets an item of an object that is not a dict")
+        raise Malformed("it sets an item of an object that is not a dict")

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
+from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_opcodes import LONGEST_VALUE, RARE
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     Entries,
     Global,
-    MalformedPickle,
     RecordedCall,
     Stretch,
     set_items,
@@ -66,7 +66,7 @@ def unpickle(data: bytes, where: str, allowed: Set[str], storages: bool = False)
         raise InputError(
             f"{where}: refused: it refers to {refused}, which checkpoints do not need; no code was run"
         ) from None
-    except MalformedPickle as error:
+    except Malformed as error:
         raise InputError(f"{where}: truncated, damaged or not the pickle of a checkpoint: {error}") from error
 
 
@@ -93,13 +93,13 @@ class PickleMachine:
         try:
             self._run()
         except (IndexError, struct.error):
-            raise MalformedPickle("it ends too early, or takes more from its stack than there is") from None
+            raise Malformed("it ends too early, or takes more from its stack than there is") from None
         except KeyError:
-            raise MalformedPickle("it refers to something that it did not store") from None
+            raise Malformed("it refers to something that it did not store") from None
         except UnicodeDecodeError:
-            raise MalformedPickle("it has text that is not UTF-8") from None
+            raise Malformed("it has text that is not UTF-8") from None
         if self.found.end > self.stop:
-            raise MalformedPickle("it ends too early")
+            raise Malformed("it ends too early")
         self.found.size = self.found.end - start
         return self.found
 
@@ -139,7 +139,7 @@ class PickleMachine:
                         size = _U8(data, at)[0]
                         at += 8
                     if size > stop - at:
-                        raise MalformedPickle(f"it has a text of {size} bytes, but only {stop - at} are left")
+                        raise Malformed(f"it has a text of {size} bytes, but only {stop - at} are left")
                     if size > LONGEST_VALUE and not strict:
                         push(Stretch(at, size, True))
                     else:
@@ -189,13 +189,11 @@ class PickleMachine:
                     push(None)
                 case 0x8A | 0x8B:  # LONG1, LONG4
                     if code == 0x8B and strict:
-                        raise MalformedPickle("it uses LONG4, which checkpoints do not use")
+                        raise Malformed("it uses LONG4, which checkpoints do not use")
                     size = data[at] if code == 0x8A else _U4(data, at)[0]
                     at += 1 if code == 0x8A else 4
                     if size > stop - at:
-                        raise MalformedPickle(
-                            f"it has a number of {size} bytes, but only {stop - at} are left"
-                        )
+                        raise Malformed(f"it has a number of {size} bytes, but only {stop - at} are left")
                     push(int.from_bytes(data[at : at + size], "little", signed=True))
                     at += size
                 case 0x47:  # BINFLOAT
@@ -212,13 +210,13 @@ class PickleMachine:
                     elif (
                         strict or type(stack[-1]) is not RecordedCall
                     ):  # items of list subclasses are not needed
-                        raise MalformedPickle("it appends to an object that is not a list")
+                        raise Malformed("it appends to an object that is not a list")
                 case 0x62:  # BUILD
                     state = pop()
                     if type(stack[-1]) is RecordedCall:
                         stack[-1].state = state
                     elif strict:
-                        raise MalformedPickle("it sets the state of an object that has none")
+                        raise Malformed("it sets the state of an object that has none")
                 case 0x63:  # GLOBAL
                     named, at = self.global_line(at)
                     push(named)
@@ -236,17 +234,15 @@ class PickleMachine:
                     operation = RARE.get(code)
                     if strict or operation is None:
                         what = _OPCODE_NAMES.get(chr(code), f"the byte {code:#04x}")
-                        raise MalformedPickle(f"it uses {what}, which checkpoints do not use")
+                        raise Malformed(f"it uses {what}, which checkpoints do not use")
                     at = operation(self, code, at)
-        raise MalformedPickle(
-            f"it takes more than {OPERATIONS:,} operations; save the weights in a separate file"
-        )
+        raise Malformed(f"it takes more than {OPERATIONS:,} operations; save the weights in a separate file")
 
     def named(self, module: Any, name: Any) -> Global:
         if type(module) is not str or type(name) is not str:
-            raise MalformedPickle("it has a class name that is not text")
+            raise Malformed("it has a class name that is not text")
         if len(module) + len(name) > LONGEST_NAME:
-            raise MalformedPickle(f"it has a class name of {len(module) + len(name)} characters")
+            raise Malformed(f"it has a class name of {len(module) + len(name)} characters")
         full = f"{_RENAMED.get(module, module)}.{name}"
         if self.allowed is not None and full not in self.allowed:
             raise _Refused(full if full.isprintable() else ascii(full))
@@ -256,7 +252,7 @@ class PickleMachine:
     def made(self, function: Any, args: Any) -> Any:
         strict = self.allowed is not None
         if type(args) is not tuple or (strict and type(function) is not Global):
-            raise MalformedPickle("it calls an object that is not a class")
+            raise Malformed("it calls an object that is not a class")
         if type(function) is not Global:
             return RecordedCall("(the result of a call)", args)
         if function == "torch.Size" and len(args) == 1 and type(args[0]) is tuple:
@@ -269,9 +265,9 @@ class PickleMachine:
 
     def _stored(self, identity: Any) -> Any:
         if not self.persistent:
-            raise MalformedPickle("it uses BINPERSID, which checkpoints do not use")
+            raise Malformed("it uses BINPERSID, which checkpoints do not use")
         if type(identity) is not tuple:
-            raise MalformedPickle("it has a persistent id that is not a tuple")
+            raise Malformed("it has a persistent id that is not a tuple")
         if self.allowed is None and len(identity) > 1 and type(identity[0]) is str and identity[0] == MODULE:
             return identity[1]
         made = RecordedCall("storage", identity)
@@ -282,7 +278,7 @@ class PickleMachine:
         """The bytes up to the end of the line, and the position after it."""
         end = self.data.find(b"\n", at, self.stop)
         if end < 0:
-            raise MalformedPickle("it ends too early")
+            raise Malformed("it ends too early")
         return self.data[at:end], end + 1
 
     def global_line(self, at: int) -> tuple[Global, int]:

@@ -14,13 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checksums, Chunked, Piece, Ranges, Tensor
-from normgrowth.checkpoints.formats.pickled.pickle_values import MalformedPickle
+from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.safetensors import MOST_AXES, MOST_VALUES
-from normgrowth.checkpoints.formats.tensorflow.malformed import MalformedBundle
 from normgrowth.checkpoints.formats.tensorflow.object_graph import GRAPH, VALUE, names_outside_optimizer
 from normgrowth.checkpoints.formats.tensorflow.table import read_table
 from normgrowth.checkpoints.formats.tensorflow.wire_format import decoded, fields, varint
-from normgrowth.checkpoints.steps import LARGEST_STEP
+from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.boxes import Box, covering
 from normgrowth.checkpoints.storage.crc32c import crc32c, unmasked
 from normgrowth.errors import InputError
@@ -98,10 +97,8 @@ def read_bundle(files: BundleFiles) -> Bundle:
     """Read and check the index of a bundle, and the step that is stored in it."""
     try:
         return _read(files)
-    except MalformedBundle as error:
-        raise InputError(f"{files.show(error.file)}: {error}") from error
-    except MalformedPickle as error:  # raised by `covering`
-        raise InputError(f"{files.show(INDEX)}: {error}") from error
+    except Malformed as error:
+        raise InputError(f"{files.show(error.file or INDEX)}: {error}") from error
 
 
 def _read(files: BundleFiles) -> Bundle:
@@ -148,7 +145,7 @@ def _entries(files: BundleFiles) -> dict[bytes, _Entry]:
     """Every entry by its key, checked."""
     size = files.sizes[INDEX]
     if size > INDEX_LIMIT:
-        raise MalformedBundle(f"has {size} bytes; at most {INDEX_LIMIT} are supported")
+        raise Malformed(f"has {size} bytes; at most {INDEX_LIMIT} are supported")
     shards = None
     entries: dict[bytes, _Entry] = {}
     for key, value in read_table(files.read(INDEX, 0, size)):
@@ -156,7 +153,7 @@ def _entries(files: BundleFiles) -> dict[bytes, _Entry]:
             shards = _shards(value)
             continue
         if shards is None:
-            raise MalformedBundle("has no header")
+            raise Malformed("has no header")
         name = decoded(key) if key[:1] != _SLICE else ""
         entries[key] = _entry(name, value, shards, files)
     return entries
@@ -166,10 +163,10 @@ def _shards(header: bytes) -> int:
     """The number of data files."""
     known = {field.number: field for field in fields(header)}
     if 2 in known and known[2].integer() != _LITTLE_ENDIAN:
-        raise MalformedBundle("was written on a big-endian machine, which is not supported")
+        raise Malformed("was written on a big-endian machine, which is not supported")
     shards = known[1].integer() if 1 in known else 0
     if not 0 <= shards < 1 << 31:
-        raise MalformedBundle(f"claims to have {shards} data files")
+        raise Malformed(f"claims to have {shards} data files")
     return shards
 
 
@@ -195,18 +192,18 @@ def _entry(name: str, value: bytes, shards: int, files: BundleFiles) -> _Entry:
             case 7:
                 slices.append(field.message())
     if not 0 <= shard < shards or offset < 0 or size < 0:
-        raise MalformedBundle(
+        raise Malformed(
             f"has an invalid location for {called}: byte {offset} of data file {shard} of {shards}"
         )
     width = STORAGE[known].itemsize if (known := _dtype(dtype)) in STORAGE else None
     if not slices and width is not None and prod(shape) * width != size:
-        raise MalformedBundle(f"has {size} bytes for {called} of shape {list(shape)} and dtype {known}")
+        raise Malformed(f"has {size} bytes for {called} of shape {list(shape)} and dtype {known}")
     file = f".data-{shard:05}-of-{shards:05}"
     if not slices:
         if file not in files.sizes:
-            raise MalformedBundle(f"its data file {files.show(file).rpartition('/')[2]} is missing")
+            raise Malformed(f"its data file {files.show(file).rpartition('/')[2]} is missing")
         if offset + size > files.sizes[file]:
-            raise MalformedBundle(
+            raise Malformed(
                 f"truncated: {called} ends at byte {offset + size}, but the file has {files.sizes[file]}",
                 file,
             )
@@ -221,11 +218,11 @@ def _shape(message: bytes, called: str) -> tuple[int, ...]:
             own = {one.number: one for one in fields(field.message())}
             sizes.append(own[1].integer() if 1 in own else 0)
         elif field.number == 3 and field.integer():
-            raise MalformedBundle(f"has no shape for {called}")
+            raise Malformed(f"has no shape for {called}")
     if len(sizes) > MOST_AXES:
-        raise MalformedBundle(f"has {called} with {len(sizes)} axes; at most {MOST_AXES} are supported")
+        raise Malformed(f"has {called} with {len(sizes)} axes; at most {MOST_AXES} are supported")
     if any(size < 0 for size in sizes) or prod(sizes) >= MOST_VALUES:
-        raise MalformedBundle(f"has {called} with an invalid shape {sizes[:8]}")
+        raise Malformed(f"has {called} with an invalid shape {sizes[:8]}")
     return tuple(sizes)
 
 
@@ -233,13 +230,13 @@ def _slice(message: bytes, name: str, shape: tuple[int, ...]) -> tuple[Box, byte
     """The corner and size of a part of a variable, and its key. An axis without a length is not split."""
     extents = [field.message() for field in fields(message) if field.number == 1]
     if len(extents) != len(shape):
-        raise MalformedBundle(f"has a part of {name!r} with {len(extents)} axes, not {len(shape)}")
+        raise Malformed(f"has a part of {name!r} with {len(extents)} axes, not {len(shape)}")
     known = [{field.number: field.integer() for field in fields(extent)} for extent in extents]
     starts = tuple(extent.get(1, 0) for extent in known)
     lengths = [extent.get(2, -1) for extent in known]
     sizes = tuple(n if length == -1 else length for length, n in zip(lengths, shape, strict=True))
     if min((*starts, *sizes), default=0) < 0:
-        raise MalformedBundle(f"has a part of {name!r} with a negative start or size")
+        raise Malformed(f"has a part of {name!r} with a negative start or size")
     return (starts, sizes), _slice_key(name, starts, lengths)
 
 
@@ -247,9 +244,9 @@ def _part(entries: Mapping[bytes, _Entry], whole: _Entry, box: Box) -> _Entry:
     """The entry of a part of a variable, which has its own key."""
     part = entries.get(whole.slices[box])
     if part is None:
-        raise MalformedBundle(f"has no entry for the part of {whole.name!r} at {list(box[0])}")
+        raise Malformed(f"has no entry for the part of {whole.name!r} at {list(box[0])}")
     if part.dtype != whole.dtype or part.shape != box[1] or part.slices:
-        raise MalformedBundle(f"has a part of {whole.name!r} with another shape or dtype, at {list(box[0])}")
+        raise Malformed(f"has a part of {whole.name!r} with another shape or dtype, at {list(box[0])}")
     return part
 
 
@@ -271,11 +268,11 @@ def _ordered(value: int) -> bytes:
 
 
 def _check_apart(entries: Iterable[_Entry]) -> None:
-    """Raise MalformedBundle if tensors share bytes, with which a small file could describe any number of them."""
+    """Raise Malformed if tensors share bytes, with which a small file could describe any number of them."""
     spans = sorted((entry.file, entry.offset, entry.size, entry.name) for entry in entries if entry.size)
     for (file, start, size, name), (other_file, other_start, _, other) in itertools.pairwise(spans):
         if file == other_file and other_start < start + size:
-            raise MalformedBundle(f"has overlapping bytes for {name!r} and {other!r}", file)
+            raise Malformed(f"has overlapping bytes for {name!r} and {other!r}", file)
 
 
 def _string(files: BundleFiles, entry: _Entry) -> bytes:
@@ -284,13 +281,13 @@ def _string(files: BundleFiles, entry: _Entry) -> bytes:
     The checksum of the entry is computed with the length as four bytes.
     """
     if entry.dtype != _STRING or entry.shape or entry.slices:
-        raise MalformedBundle(f"has {entry.name!r}, which is not a single string")
+        raise Malformed(f"has {entry.name!r}, which is not a single string")
     raw = files.read(entry.file, entry.offset, entry.offset + entry.size)
     length, at = varint(raw, 0)
     if at + 4 + length != len(raw) or length >= 1 << 32:
-        raise MalformedBundle(f"has {entry.name!r} of {len(raw)} bytes, which should be {at + 4 + length}")
+        raise Malformed(f"has {entry.name!r} of {len(raw)} bytes, which should be {at + 4 + length}")
     if crc32c(length.to_bytes(4, "little") + raw[at:]) != entry.checksum:
-        raise MalformedBundle(f"{entry.name!r} is damaged: it does not match its checksum", entry.file)
+        raise Malformed(f"{entry.name!r} is damaged: it does not match its checksum", entry.file)
     return raw[at + 4 :]
 
 
@@ -311,6 +308,5 @@ def _step(files: BundleFiles, bundle: Bundle) -> int | None:
     piece, bits = bundle.ranges[name][0], STORAGE[bundle.tensors[name].dtype]
     raw = files.read(piece.file, piece.offset, piece.offset + bits.itemsize)
     if crc32c(raw) != bundle.checksums[piece.file, piece.offset]:
-        raise MalformedBundle(f"tensor {name!r} is damaged: it does not match its checksum", piece.file)
-    value = int(np.frombuffer(raw, bits)[0])
-    return value if 0 <= value < LARGEST_STEP else None
+        raise Malformed(f"tensor {name!r} is damaged: it does not match its checksum", piece.file)
+    return as_step(int(np.frombuffer(raw, bits)[0]))

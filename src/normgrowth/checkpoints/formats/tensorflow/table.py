@@ -7,7 +7,7 @@ size of the file: no byte belongs to two blocks, and all keys together have at m
 
 from collections.abc import Iterator
 
-from normgrowth.checkpoints.formats.tensorflow.malformed import MalformedBundle
+from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.tensorflow.wire_format import varint
 from normgrowth.checkpoints.storage.crc32c import crc32c, unmasked
 
@@ -23,7 +23,7 @@ _MOST_EXPANSION = 64  # Snappy's own limit is about 21
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, in ascending order of the keys."""
     if len(content) < _FOOTER or not content.endswith(TABLE_END):
-        raise MalformedBundle("is truncated: it does not end like a table")
+        raise Malformed("is truncated: it does not end like a table")
     footer = content[-_FOOTER:]
     _, at = _handle(footer, 0)
     (start, size), _ = _handle(footer, at)
@@ -32,11 +32,11 @@ def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     for _, value in _entries(_block(content, start, size), budget):
         (start, size), _ = _handle(value, 0)
         if start < behind:
-            raise MalformedBundle("is damaged: its blocks overlap or are not in order")
+            raise Malformed("is damaged: its blocks overlap or are not in order")
         behind = start + size
         for key, entry in _entries(_block(content, start, size), budget):
             if last is not None and key <= last:
-                raise MalformedBundle("is damaged: its keys are not sorted")
+                raise Malformed("is damaged: its keys are not sorted")
             last = key
             yield key, entry
 
@@ -50,7 +50,7 @@ class _KeyBudget:
     def take(self, size: int) -> None:
         self.left -= size
         if size > _LONGEST_KEY or self.left < 0:
-            raise MalformedBundle("has names that are too long for a file of its size")
+            raise Malformed("has names that are too long for a file of its size")
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
@@ -64,18 +64,18 @@ def _block(content: bytes, start: int, size: int) -> bytes:
     """The entries of a block, verified and decompressed, without the list of restarts."""
     end = start + size
     if end + _TRAILER > len(content) - _FOOTER:
-        raise MalformedBundle(f"is damaged: a block ends at byte {end}, beyond the end of the table")
+        raise Malformed(f"is damaged: a block ends at byte {end}, beyond the end of the table")
     stored = int.from_bytes(content[end + 1 : end + _TRAILER], "little")
     if crc32c(content[start : end + 1]) != unmasked(stored):
-        raise MalformedBundle(f"is damaged: the block at byte {start} does not match its checksum")
+        raise Malformed(f"is damaged: the block at byte {start} does not match its checksum")
     raw, kind = content[start:end], content[end]
     if kind == _SNAPPY:
         raw = _decompressed(raw)
     elif kind != _PLAIN:
-        raise MalformedBundle(f"has a block with an unknown compression method ({kind})")
+        raise Malformed(f"has a block with an unknown compression method ({kind})")
     restarts = int.from_bytes(raw[-4:], "little") if len(raw) >= 4 else 0
     if 4 * restarts + 4 > len(raw):
-        raise MalformedBundle(f"is damaged: the block at byte {start} has no valid end")
+        raise Malformed(f"is damaged: the block at byte {start} has no valid end")
     return raw[: len(raw) - 4 - 4 * restarts]
 
 
@@ -84,11 +84,11 @@ def _decompressed(raw: bytes) -> bytes:
 
     size, _ = varint(raw, 0)
     if size > _MOST_EXPANSION * len(raw):
-        raise MalformedBundle(f"has a block of {len(raw)} bytes that claims to be {size} when decompressed")
+        raise Malformed(f"has a block of {len(raw)} bytes that claims to be {size} when decompressed")
     try:
         return pa.decompress(raw, decompressed_size=size, codec="snappy", asbytes=True)
     except (pa.ArrowException, OSError):
-        raise MalformedBundle("has a block that cannot be decompressed") from None
+        raise Malformed("has a block that cannot be decompressed") from None
 
 
 def _entries(block: bytes, budget: _KeyBudget) -> Iterator[tuple[bytes, bytes]]:
@@ -98,7 +98,7 @@ def _entries(block: bytes, budget: _KeyBudget) -> Iterator[tuple[bytes, bytes]]:
         own, at = varint(block, at)
         size, at = varint(block, at)
         if shared > len(key) or own + size > len(block) - at:
-            raise MalformedBundle("is damaged: an entry is longer than its block")
+            raise Malformed("is damaged: an entry is longer than its block")
         budget.take(shared + own)
         key = key[:shared] + block[at : at + own]
         at += own

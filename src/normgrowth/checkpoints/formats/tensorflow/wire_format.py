@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from normgrowth.checkpoints.formats.tensorflow.malformed import MalformedBundle
+from normgrowth.checkpoints.formats.malformed import Malformed
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
@@ -19,7 +19,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return result & (1 << 64) - 1, at
         shift += 7
-    raise MalformedBundle("is damaged: a number has no end")
+    raise Malformed("is damaged: a number has no end")
 
 
 class Field(NamedTuple):
@@ -31,12 +31,12 @@ class Field(NamedTuple):
     def integer(self) -> int:
         """The value as int64."""
         if not isinstance(self.value, int):
-            raise MalformedBundle(f"has a message whose field {self.number} is not a number")
+            raise Malformed(f"has a message whose field {self.number} is not a number")
         return self.value - (1 << 64) if self.value >= 1 << 63 else self.value
 
     def message(self) -> bytes:
         if not isinstance(self.value, bytes):
-            raise MalformedBundle(f"has a message whose field {self.number} is not a message")
+            raise Malformed(f"has a message whose field {self.number} is not a message")
         return self.value
 
     def text(self) -> str:
@@ -58,9 +58,9 @@ def fields(data: bytes) -> Iterator[Field]:
         elif kind in _WIDTHS:
             size = _WIDTHS[kind]
         else:
-            raise MalformedBundle("has a message with a field of an unknown type")
+            raise Malformed("has a message with a field of an unknown type")
         if size > len(data) - at:
-            raise MalformedBundle("has a message that ends too early")
+            raise Malformed("has a message that ends too early")
         raw = data[at : at + size]
         at += size
         yield Field(tag >> 3, raw if kind == _BYTES else int.from_bytes(raw, "little"))
@@ -70,4 +70,4 @@ def decoded(name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise MalformedBundle(f"has a name that is not valid UTF-8: {name[:40]!r}") from None
+        raise Malformed(f"has a name that is not valid UTF-8: {name[:40]!r}") from None
