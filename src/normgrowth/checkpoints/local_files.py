@@ -34,6 +34,7 @@ from normgrowth.checkpoints.formats.registry import (
 )
 from normgrowth.checkpoints.formats.tensorflow.reader import has_data
 from normgrowth.checkpoints.steps import explicit_step
+from normgrowth.checkpoints.storage.mapped_file import unreadable
 from normgrowth.errors import FileChanged, InputError
 from normgrowth.text import did_you_mean
 
@@ -78,21 +79,17 @@ class LocalFile:
         if why := why_no_file(self.main):
             raise InputError(f"{self.main}: {why}")
         try:
-            return self._read_format()
+            return FORMATS[self.format].open(self.main)
         except FileChanged:
             raise
+        except OSError as error:
+            raise unreadable(self.main, error) from error
         except InputError as error:
             metadata = self.main if self.format == "distributed" else None  # this file is a pickle by design
             for file in self.files():
                 if file != metadata and (kind := foreign_kind(file)):
                     raise InputError(f"{file}: {kind}") from error
             raise
-
-    def _read_format(self) -> Checkpoint:
-        try:
-            return FORMATS[self.format].open(self.main)
-        except OSError as error:
-            raise InputError(f"{self.main}: cannot be read: {error.strerror or error}") from error
 
     def trainer_step(self) -> int | None:
         """The step that the Hugging Face Trainer writes next to the weights."""

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters.parameter_names import Reading, read_names
 from normgrowth.lint.checks.trajectory import Trajectory
-from normgrowth.moments.moments import Moments, quantities
+from normgrowth.moments.moments import Floats, Moments, quantities
 from normgrowth.trace.sampling.finding import Finding, Kind, Severity
 from normgrowth.trace.sampling.sampled_steps import SampledStep
 
-Floats = NDArray[np.float64]
 LOST = 1e-24  # ratio of squared norms: the direction of weights that shrank below this is only rounding error
 
 

@@ -33,9 +33,8 @@ from normgrowth.trace.sampling.samples import Floats, buffer_like, places, sampl
 
 SMALLEST = 4 * CHUNK  # values: tensors that the buffer check must see whole are not cut
 LARGEST = 16 * CHUNK
-ROUNDS = (
-    4  # target number of stripes per worker: workers finish at about the same time and reuse their memory
-)
+# Target number of stripes per worker: workers finish at about the same time and reuse their memory.
+ROUNDS = 4
 Result = Mapping[str, NDArray[np.generic]]
 
 
@@ -181,12 +180,11 @@ def cut(job: Job, memory: int, workers: int) -> Iterator[tuple[Part, ...]]:
 
 
 def _in_storage(checkpoint: Checkpoint, names: Sequence[str]) -> list[int]:
-    ranges = getattr(checkpoint, "ranges", None)
-    if ranges is None:
-        return list(range(len(names)))
-    return sorted(
-        range(len(names)), key=lambda item: ranges[names[item]][0][:2] if ranges[names[item]] else ("", 0)
-    )
+    def place(item: int) -> tuple[str, int]:
+        pieces = checkpoint.ranges[names[item]]
+        return (pieces[0].file, pieces[0].offset) if pieces else ("", 0)
+
+    return sorted(range(len(names)), key=place)
 
 
 def _parts(checkpoints: list[Checkpoint], name: str, item: int, numel: int, largest: int) -> Iterator[Part]:

@@ -94,9 +94,7 @@ class Counted:
     chosen: Chosen
     opening: Checkpoint  # the first existing checkpoint
     selection: Selection
-    other: tuple[str, str, str] | None = (
-        None  # a tensor that differs from the stored one: name, stored size, present size
-    )
+    other: tuple[str, str, str] | None = None  # a tensor that differs: name, stored size, present size
 
     @cached_property
     def names(self) -> list[str]:
@@ -226,7 +224,10 @@ class _StepReader:
             sums, pairs = place.stored.own, {**place.stored.pairs, **pairs}
         found = self.plan.moments(i, sums, pairs)
         sample = self._sample(i, current, found)
-        self.store.save(Stored.of(place, self.names, found.alone, pairs, sample, squares))
+        assert place.entry is not None
+        about = place.step, place.label, place.entry.fingerprint, tuple(self.names)
+        origin = place.step_origin
+        self.store.save(Stored(*about, found.alone, pairs, sample, origin, squares))
         return found
 
     def restore(self, i: int) -> Moments | None:

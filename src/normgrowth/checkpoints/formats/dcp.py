@@ -26,7 +26,7 @@ from normgrowth.checkpoints.checkpoint import (
     Tensor,
 )
 from normgrowth.checkpoints.formats.malformed import Malformed, naming
-from normgrowth.checkpoints.formats.pickled.pickle_values import Global, RecordedCall
+from normgrowth.checkpoints.formats.pickled.pickle_values import PATHS, Global, RecordedCall
 from normgrowth.checkpoints.formats.pickled.pickles import unpickle
 from normgrowth.checkpoints.formats.safetensors import MOST_AXES, MOST_VALUES, STEP_KEYS
 from normgrowth.checkpoints.formats.torch_archive import Archive
@@ -48,19 +48,11 @@ METADATA_NAMES = frozenset(
         *("torch.Size", "torch.serialization._get_layout", "collections.OrderedDict"),
         *(f"{_METADATA}.{name}" for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
         *(f"{_METADATA}.{name}StorageMetadata" for name in ("Tensor", "Bytes", "Chunk")),
-        *(
-            f"{_METADATA}._MEM_FORMAT_ENCODING",
-            f"{_SHARDED}.MEM_FORMAT_ENCODING",
-            f"{_SHARDED}.TensorProperties",
-        ),
+        *(f"{_METADATA}._MEM_FORMAT_ENCODING", f"{_SHARDED}.MEM_FORMAT_ENCODING"),
+        f"{_SHARDED}.TensorProperties",
         "torch.distributed.checkpoint.filesystem._StorageInfo",
         "olmo_core.distributed.checkpoint.filesystem._StorageInfo",  # OLMo's writer, with the same content
-        # The path that the checkpoint was saved to, which is not used.
-        *(
-            f"{module}.{name}Path"
-            for module in ("pathlib", "pathlib._local")
-            for name in ("Posix", "Windows")
-        ),
+        *PATHS,  # the path that the checkpoint was saved to, which is not used
     }
 )
 STEP_LIMIT = 65536  # bytes; a pickled number takes less than a thousand

@@ -17,7 +17,7 @@ import numpy as np
 from normgrowth.checkpoints.checkpoint import STORAGE, MappedCheckpoint, Piece, Ranges, Strided, Tensor
 from normgrowth.checkpoints.formats.malformed import Malformed, naming
 from normgrowth.checkpoints.formats.numpy_arrays import ARRAY_CALLS, array_of, is_array
-from normgrowth.checkpoints.formats.pickled.pickle_values import RecordedCall
+from normgrowth.checkpoints.formats.pickled.pickle_values import PATHS, RecordedCall
 from normgrowth.checkpoints.formats.safetensors import STEP_KEYS, read_index
 from normgrowth.checkpoints.formats.state_dict import StateDict
 from normgrowth.checkpoints.formats.torch_file import TorchFile, looks_like_pytorch, open_torch_file
@@ -35,29 +35,12 @@ _VIEWED, _VIEWED_FREE = 16, 1 << 26  # multiple of the file's size; bytes that a
 _USUAL = frozenset(
     {
         *("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "collections.deque"),
-        *(
-            "builtins." + name
-            for name in (
-                "set",
-                "frozenset",
-                "slice",
-                "range",
-                "complex",
-                "bytes",
-                "bytearray",
-                "dict",
-                "list",
-            )
-        ),
-        *("datetime." + name for name in ("datetime", "date", "time", "timedelta", "timezone")),
-        *(
-            f"{module}.{name}Path"
-            for module in ("pathlib", "pathlib._local")
-            for name in ("Posix", "Windows")
-        ),
+        *map("builtins.".__add__, ("set", "frozenset", "slice", "range", "complex", "bytes", "bytearray")),
+        *map("builtins.".__add__, ("dict", "list", "object", "int", "long", "unicode", "str")),
+        *map("datetime.".__add__, ("datetime", "date", "time", "timedelta", "timezone")),
+        *PATHS,
         *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", *ARRAY_CALLS),
-        *("numpy.dtype", "numpy.ndarray", "_codecs.encode", "copyreg._reconstructor", "builtins.object"),
-        *("builtins.int", "builtins.long", "builtins.unicode", "builtins.str"),
+        *("numpy.dtype", "numpy.ndarray", "_codecs.encode", "copyreg._reconstructor"),
     }
 )
 _OF_TORCH = re.compile(

@@ -169,11 +169,8 @@ def _parse(raw: bytes, room: int) -> Header:
 
 def _fields(name: str, entry: Any) -> tuple[str, tuple[int, ...], list[int]]:
     """Dtype, shape and offsets of an entry. Raises Malformed if their types are invalid."""
-    dtype, shape, offsets = (
-        (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets"))
-        if type(entry) is dict
-        else (None,) * 3
-    )
+    said = entry if type(entry) is dict else {}
+    dtype, shape, offsets = said.get("dtype"), said.get("shape"), said.get("data_offsets")
     if (
         type(dtype) is not str
         or type(shape) is not list

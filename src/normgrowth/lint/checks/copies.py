@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from normgrowth.lint.checks.trajectory import Distance, Trajectory
 from normgrowth.lint.checks.unchanged import sure_to_change
 from normgrowth.lint.step_table import StepTable
+from normgrowth.moments.moments import Floats
 from normgrowth.trace.sampling.finding import Finding
 
-Floats = NDArray[np.float64]
 Same = Callable[[int, int, Sequence[str]], NDArray[np.bool_]]  # (row, row, names) -> which tensors are equal
-SUMS_EQUAL = (
-    1e-11  # relative: sums of equal values differ by less, sums of other values almost always by more
-)
+SUMS_EQUAL = 1e-11  # relative: sums of equal values differ by less, of other values almost always by more
 FEW = 16  # a tensor with fewer values may return to old values by chance
 # Equal checkpoints at the start are not a fault if they span at most one step or this fraction of the series:
 # steps 0 and 1 of Pythia are equal, because its learning rate warms up from 0.

@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from normgrowth.moments.moments import Floats
+
 Sampled = tuple[tuple[int, ...], Floats]  # shape, and a sample of the values
 
 ALIKE = 0.5  # limit of δ² over the mean variance; an unrelated tensor has 2

@@ -22,7 +22,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from normgrowth.moments.moments import Floats
+
 Distance = Callable[[int, int], float]  # squared distance between two places
 
 NEARER = 0.7  # largest ratio of d² at which a move counts: 1/2 in a random walk, 1/4 on a straight line, 1 in noise

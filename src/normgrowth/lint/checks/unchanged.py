@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from normgrowth.lint.step_table import StepTable
 from normgrowth.trace.sampling.finding import Finding
 
-Floats = NDArray[np.float64]
 Run = tuple[int, int]  # first interval, last interval + 1
 
 # A tensor counts as unchanged only if the probability that no value changes, at the rate of the surrounding intervals,

@@ -27,11 +27,8 @@ from normgrowth.workspace import Cache
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from normgrowth.trace.plan import TraceStep
-
-SUMS_VERSION = (
-    2  # increase it when the same checkpoints would give other sums; stored sums are then discarded
-)
+# Increase it when the same checkpoints would give other sums; stored sums are then discarded.
+SUMS_VERSION = 2
 KEY = b"normgrowth.key"
 ABOUT = b"normgrowth.step"
 OWN = ("numel", "square", "largest", "nonfinite")
@@ -59,30 +56,6 @@ class Stored:
     sample: Mapping[str, Sequence[Any]]  # columns of `SampleLog`; empty if no sample was taken
     step_origin: str  # where the step number comes from
     updates: Floats | None = None  # squared norms of LoRA updates, in the rows of B; None if not measured
-
-    @staticmethod
-    def of(
-        place: "TraceStep",
-        names: Sequence[str],
-        own: Moments,
-        pairs: Mapping[int, Pair],
-        sample: Mapping[str, Sequence[Any]],
-        updates: Floats | None,
-    ) -> "Stored":
-        """Return the measurements of a step whose checkpoint exists."""
-        assert place.entry is not None
-        entry = place.entry
-        return Stored(
-            place.step,
-            place.label,
-            entry.fingerprint,
-            tuple(names),
-            own,
-            pairs,
-            sample,
-            entry.step_origin,
-            updates,
-        )
 
     def to_table(self) -> "pa.Table":
         import pyarrow as pa

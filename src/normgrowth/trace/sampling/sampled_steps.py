@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint, Tensor
-from normgrowth.moments.moments import Moments, Pair
+from normgrowth.moments.moments import Floats, Moments, Pair
 from normgrowth.trace.by_step import measure_checkpoint
 from normgrowth.trace.sampling.samples import buffer_like, pattern, sample
-
-Floats = NDArray[np.float64]
 
 SAMPLED = 1 << 21  # values in the two samples in memory: of this checkpoint and of the previous one
 MOST, LEAST = 4096, 64  # limits of values per tensor

@@ -15,8 +15,7 @@ from normgrowth.checkpoints.checkpoint import (
     assemble,
     decode,
 )
-
-Floats = NDArray[np.float64]
+from normgrowth.moments.moments import Floats
 
 DENSE = 1 << 22  # larger tensors are classified as buffers by their sample only
 
