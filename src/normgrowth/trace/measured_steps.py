@@ -13,25 +13,35 @@ from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, b
 from normgrowth.records import Block, Records
 from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.plan import Plan, TraceStep
+from normgrowth.trace.sampling.sample_log import SampleLog
 from normgrowth.trace.scalar_log import ScalarLog
 
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """The steps that have sums; places and moments have one entry per step.
-
-    copies: tensors that are left out because they equal another tensor: name -> name of that tensor.
-    unbroken: number of steps before the first lost one.
-    """
+    """The steps that have sums; places and moments have one entry per step."""
 
     places: Sequence[TraceStep]
     readings: Sequence[Reading]
     moments: Sequence[Moments]
-    copies: Mapping[str, str]
-    unbroken: int
+    copies: Mapping[
+        str, str
+    ]  # tensors that are left out because they equal another one -> name of that tensor
+    unbroken: int  # number of steps before the first lost one
+    samples: SampleLog | None  # None: none were taken
+    scalars: ScalarLog | None
+    updates: LoraUpdates
+    deleted: Sequence[str]  # notes on deleted checkpoints
 
     @staticmethod
-    def of(plan: Plan, measured: Sequence[Moments | None], readings: Sequence[Reading]) -> "MeasuredSteps":
+    def of(
+        plan: Plan,
+        measured: Sequence[Moments | None],
+        readings: Sequence[Reading],
+        samples: SampleLog | None,
+        scalars: ScalarLog | None,
+        updates: LoraUpdates,
+    ) -> "MeasuredSteps":
         """Build from a plan. measured: the moments of each place of the plan, None for a lost step."""
         places = [place for place, found in zip(plan.places, measured, strict=True) if found]
         moments = [found for found in measured if found]
@@ -39,12 +49,16 @@ class MeasuredSteps:
         copies = tied_copies(readings, moments)
         single = [i for i, reading in enumerate(readings) if reading.name not in copies]
         moments = [m.chosen(single) for m in moments] if copies else moments
-        return MeasuredSteps(places, [readings[i] for i in single], moments, copies, unbroken)
+        own = [readings[i] for i in single]
+        more = samples, scalars, updates, plan.notes(measured)
+        return MeasuredSteps(places, own, moments, copies, unbroken, *more)
 
     def notes(self) -> list[str]:
-        return [
+        checked = self.samples.notes(len(self.places)) if self.samples else []
+        tied = [
             f"{copy}: equals {name} in every checkpoint; counted once" for copy, name in self.copies.items()
         ]
+        return [*self.deleted, *checked, *tied, *self.updates.notes]
 
     def problems(self) -> list[str]:
         """Return problems that limit how the results can be used."""
@@ -62,15 +76,8 @@ class MeasuredSteps:
                 )
         return problems
 
-    def records(
-        self,
-        run: str,
-        tokens_per_step: float | None,
-        scalars: ScalarLog | None = None,
-        updates: LoraUpdates | None = None,
-    ) -> Records:
-        more = scalars.blocks(self.readings) if scalars else []
-        more += updates.blocks() if updates else []
+    def records(self, run: str, tokens_per_step: float | None) -> Records:
+        more = [*(self.scalars.blocks(self.readings) if self.scalars else ()), *self.updates.blocks()]
         with gc_paused():
             records = Records.from_blocks(run, [*self._blocks(), *more])
             return records if tokens_per_step is None else records.with_tokens(tokens_per_step)

@@ -16,7 +16,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from normgrowth.checkpoints.parameters.adapters import find_adapters
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.checkpoints.remote.hub.revisions import is_hub
 from normgrowth.checkpoints.remote.web.website import redact_url
@@ -25,22 +24,12 @@ from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.measurements import where
 from normgrowth.results import Provenance
-from normgrowth.serialization.checksums import COMPRESSED_ARRAYS
-from normgrowth.trace.lora_updates import LoraUpdates
-from normgrowth.trace.measured_steps import MeasuredSteps
 from normgrowth.trace.output.identity import TraceFacts, changed_files
 from normgrowth.trace.output.store import Store
 from normgrowth.trace.plan import Plan, TraceStep
 from normgrowth.trace.result import Finding, Trace
 from normgrowth.trace.sampling.sample_log import SampleLog
-from normgrowth.trace.scalar_log import ScalarLog
-from normgrowth.trace.stream import (
-    Reader,
-    Window,
-    counted_tensors,
-    measure_all,
-    own_sums,
-)
+from normgrowth.trace.stream import Reader, Window, counted_tensors, measure_all, own_sums
 from normgrowth.trace.trainer_state import recorded_groups, recorded_schedule
 from normgrowth.workspace import Workspace
 
@@ -79,8 +68,7 @@ class Tracing:
         workspace.check(request)
         series = open_source(self.source, scratch=workspace.scratch, endpoint=self.endpoint)
         store, facts = Store(workspace.folder), self._facts(workspace, series.label)
-        kept = {} if workspace.overwrite else store.load()
-        plan = Plan.of(series.entries, kept, self.lags, self.first)
+        plan = Plan.of(series.entries, {} if workspace.overwrite else store.load(), self.lags, self.first)
         with Window(plan) as window:
             counted = counted_tensors(plan, window, self.selection)
             sums = partial(own_sums, window, counted, how)
@@ -88,19 +76,10 @@ class Tracing:
             workspace.claim(request, asdict(facts))
             for stored in changed:
                 store.save(stored)
-            sampled = self.judge is not None
-            scalars = None
-            if self.scalars:
-                scalars = ScalarLog(workspace.cache("scalars", COMPRESSED_ARRAYS), counted.names)
-            shapes = {name: tensor.shape for name, tensor in counted.opening.tensors.items()}
-            updates = LoraUpdates(find_adapters(counted.readings, shapes), counted.names)
-            measured, log = measure_all(
-                plan, window, counted, store, sampled, how, progress, scalars, updates
-            )
-        steps = MeasuredSteps.of(plan, measured, counted.readings)
-        checked = log.notes(len(steps.places)) if log else []
+            take = {"samples": self.judge is not None, "scalars": self.scalars}
+            steps = measure_all(plan, window, counted, store, how, progress, **take)
         result = Trace(
-            records=steps.records(facts.run, facts.tokens_per_step, scalars, updates),
+            records=steps.records(facts.run, facts.tokens_per_step),
             source=series.label,
             run=facts.run,
             steps=tuple(place.step for place in steps.places),
@@ -110,15 +89,8 @@ class Tracing:
             counted=counted.chosen.counts(steps.copies),
             lags=self.lags,
             tokens_per_step=facts.tokens_per_step,
-            findings=self.judge(log) if self.judge and log else None,
-            notes=(
-                *series.notes,
-                *window.notes,
-                *plan.notes(measured),
-                *checked,
-                *steps.notes(),
-                *updates.notes,
-            ),
+            findings=self.judge(steps.samples) if self.judge and steps.samples else None,
+            notes=(*series.notes, *window.notes, *steps.notes()),
             problems=tuple(steps.problems()),
             schedule=recorded_schedule(self.source),
             optimizer_groups=recorded_groups(self.source),

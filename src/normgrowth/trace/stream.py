@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.checkpoint import Checkpoint, Tensor
 from normgrowth.checkpoints.name_globs import without_pattern_of
+from normgrowth.checkpoints.parameters.adapters import find_adapters
 from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.checkpoints.parameters.selection import Chosen, Selection
 from normgrowth.engine import Engine, Progress, Threads, available_cores, gc_paused
@@ -24,6 +25,7 @@ from normgrowth.records import storable
 from normgrowth.trace.by_step import check_dtypes, measure_checkpoint
 from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
 from normgrowth.trace.lora_updates import LoraUpdates
+from normgrowth.trace.measured_steps import MeasuredSteps
 from normgrowth.trace.output.store import SUMS_VERSION, Store, Stored, digest
 from normgrowth.trace.plan import Plan
 from normgrowth.trace.sampling.sample_log import SampleLog
@@ -155,48 +157,52 @@ def measure_all(
     window: Window,
     counted: Counted,
     store: Store,
-    samples: bool,
     how: Reader,
     progress: Progress | None,
-    scalars: ScalarLog | None = None,
-    updates: LoraUpdates | None = None,
-) -> tuple[list[Moments | None], SampleLog | None]:
-    """Return the moments at every step (None for a lost step) and the samples; stored sums are reused."""
+    *,
+    samples: bool,
+    scalars: bool,
+) -> MeasuredSteps:
+    """Measure every step, or restore its stored sums. samples, scalars: also take these."""
+    tensors = counted.opening.tensors
     log = SampleLog(len(counted.names)) if samples else None
-    steps = _StepReader(plan, window, counted, store, log, how, progress, updates)
-    if scalars is None:
+    updates = LoraUpdates(
+        find_adapters(counted.readings, {name: tensor.shape for name, tensor in tensors.items()}),
+        counted.names,
+    )
+    weights = ScalarLog(store.scalars, counted.names) if scalars else None
+    bar = ByteProgress(progress, [tensors[name] for name in counted.names])
+    steps = _StepReader(plan, window, counted, store, log, how, updates, bar)
+    if not scalars:
         steps.read_in_stripes()
     steps.begin()
     moments: list[Moments | None] = []
     for i in range(len(plan.places)):
         moments.append(steps.measure(i) if i in plan.reads else steps.restore(i))
-        if scalars and i > 0:
-            scalars.take(i, plan.places, steps.get)
+        if weights and i > 0:
+            weights.take(i, plan.places, steps.get)
         window.done_with(i)
     store.drop_stripes()
-    return moments, log
+    return MeasuredSteps.of(plan, moments, counted.readings, log, weights, updates)
 
 
+@dataclass
 class _StepReader:
     """Measures or restores the steps of a plan, one after another."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        window: Window,
-        counted: Counted,
-        store: Store,
-        log: SampleLog | None,
-        how: Reader,
-        progress: Progress | None,
-        updates: LoraUpdates | None,
-    ) -> None:
-        self.plan, self.window, self.counted, self.store = plan, window, counted, store
-        self.log, self.how, self.updates = log, how, updates
-        self.names, self.opening = counted.names, counted.opening
+    plan: Plan
+    window: Window
+    counted: Counted
+    store: Store
+    log: SampleLog | None
+    how: Reader
+    updates: LoraUpdates
+    bar: "ByteProgress"
+    striped: StripeSums | None = None
+
+    def __post_init__(self) -> None:
+        self.names, self.opening = self.counted.names, self.counted.opening
         self.shapes = {name: self.opening.tensors[name].shape for name in self.names}
-        self.bar = ByteProgress(progress, [self.opening.tensors[name] for name in self.names])
-        self.striped: StripeSums | None = None
 
     def get(self, position: int) -> Checkpoint:
         try:
@@ -245,8 +251,6 @@ class _StepReader:
     def _updates(self, i: int) -> Floats | None:
         """Return the squared norms of the LoRA updates of a step, if there are adapters."""
         place = self.plan.places[i]
-        if self.updates is None:
-            return None
         kept = place.stored.updates if place.stored else None
         return self.updates.take(place.step, kept, partial(self.get, i) if place.entry else None)
 

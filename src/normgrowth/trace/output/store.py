@@ -21,7 +21,7 @@ import numpy as np
 
 from normgrowth.moments.moments import Floats, Moments, Pair
 from normgrowth.records import storable
-from normgrowth.serialization.checksums import ARRAYS, OBJECT, TABLE
+from normgrowth.serialization.checksums import ARRAYS, COMPRESSED_ARRAYS, OBJECT, TABLE
 from normgrowth.workspace import Cache
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Store:
         self._steps = Cache(folder and folder / "moments", TABLE)
         self._stripes = Cache(folder and folder / "stripes", ARRAYS)
         self._begun = Cache(folder and folder / "stripes", OBJECT)
+        self.scalars = Cache(folder and folder / "scalars", COMPRESSED_ARRAYS)  # by `ScalarLog`
 
     def save(self, stored: Stored) -> None:
         self._steps.put(step_name(stored.step), stored.to_table())
