@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     SKIPPED,
     Entries,
@@ -18,6 +17,7 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import (
     Stretch,
 )
 from normgrowth.checkpoints.formats.pickled.pickles import read_pickle, unpickle
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.errors import InputError
 
 plain = st.recursive(

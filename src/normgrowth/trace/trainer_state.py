@@ -11,11 +11,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries
 from normgrowth.checkpoints.formats.torch_file import open_torch_file
 from normgrowth.checkpoints.formats.torch_tensors import view_of
 from normgrowth.checkpoints.local_files import read_trainer_state
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.schedules import OptimizerGroup, Schedule, recorded

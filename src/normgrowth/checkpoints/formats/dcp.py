@@ -25,12 +25,12 @@ from normgrowth.checkpoints.checkpoint import (
     Strided,
     Tensor,
 )
-from normgrowth.checkpoints.formats.malformed import Malformed, naming
 from normgrowth.checkpoints.formats.pickled.pickle_values import PATHS, Global, RecordedCall
 from normgrowth.checkpoints.formats.pickled.pickles import unpickle
 from normgrowth.checkpoints.formats.safetensors import MOST_AXES, MOST_VALUES, STEP_KEYS
 from normgrowth.checkpoints.formats.torch_archive import Archive
 from normgrowth.checkpoints.formats.torch_tensors import DTYPES, TENSOR_NAMES, Unreadable, View, view_of
+from normgrowth.checkpoints.malformed import Malformed, naming
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.boxes import Box, Corner, covering

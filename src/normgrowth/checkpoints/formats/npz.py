@@ -19,11 +19,11 @@ from normgrowth.checkpoints.checkpoint import (
     Strided,
     Tensor,
 )
-from normgrowth.checkpoints.formats.malformed import Malformed, naming
 from normgrowth.checkpoints.formats.numpy_arrays import DTYPES
 from normgrowth.checkpoints.formats.torch_archive import DEFLATED, Archive
 from normgrowth.checkpoints.formats.torch_file import ZIP_START
 from normgrowth.checkpoints.formats.torch_tensors import LARGEST, Unreadable
+from normgrowth.checkpoints.malformed import Malformed, naming
 from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.encoded import Encoded
 from normgrowth.checkpoints.storage.mapped_file import opened_map

@@ -8,9 +8,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import WIDTH, Piece, Strided, Tensor
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import RecordedCall, Stretch
 from normgrowth.checkpoints.formats.torch_tensors import DIMENSIONS, LARGEST, Unreadable
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.checkpoints.storage.encoded import Encoded, Inline
 
 DTYPES = {

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, MappedCheckpoint, Piece, Ranges, Strided, Tensor
-from normgrowth.checkpoints.formats.malformed import Malformed, naming
 from normgrowth.checkpoints.formats.numpy_arrays import ARRAY_CALLS, array_of, is_array
 from normgrowth.checkpoints.formats.pickled.pickle_values import PATHS, RecordedCall
 from normgrowth.checkpoints.formats.safetensors import STEP_KEYS, read_index
 from normgrowth.checkpoints.formats.state_dict import StateDict
 from normgrowth.checkpoints.formats.torch_file import TorchFile, looks_like_pytorch, open_torch_file
 from normgrowth.checkpoints.formats.torch_tensors import Unreadable, View, tensor_call, view_of
+from normgrowth.checkpoints.malformed import Malformed, naming
 from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.gathered import Gathered
 from normgrowth.checkpoints.storage.mapped_file import FileState

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import WIDTH, MappedCheckpoint, Piece, Ranges, Tensor
-from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, FileState
 from normgrowth.engine import gc_paused

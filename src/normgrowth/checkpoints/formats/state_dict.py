@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from normgrowth.checkpoints.checkpoint import LONGEST_NAME
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.numpy_arrays import is_array, is_matrix
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, RecordedCall
 from normgrowth.checkpoints.formats.torch_tensors import dimensions, tensor_call
+from normgrowth.checkpoints.malformed import Malformed
 
 # Keys under which training code saves the weights, in the order in which they are tried.
 WRAPPINGS = ("state_dict", "model_state_dict", "model", "module", "model_state", "net", "network", "params")

@@ -7,7 +7,7 @@ code, and `torch_tensors` interprets its tensors.
 import mmap
 import struct
 
-from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.malformed import Malformed
 
 _END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _ENTRY = struct.Struct("<4s4xHH8xLLHHH8xL")  # directory entry: flags, method, sizes, lengths, offset

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries
 from normgrowth.checkpoints.formats.pickled.pickles import Pickled, read_pickle
 from normgrowth.checkpoints.formats.torch_archive import Archive
 from normgrowth.checkpoints.formats.torch_tensors import storage_size
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.checkpoints.storage.mapped_file import FileState, opened_map
 
 ZIP_START = b"PK\x03\x04"

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from normgrowth.checkpoints.checkpoint import STORAGE
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import Entries, Global, RecordedCall
+from normgrowth.checkpoints.malformed import Malformed
 
 DTYPES = {
     "torch.float64": "F64",

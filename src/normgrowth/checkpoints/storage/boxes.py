@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.malformed import Malformed
 
 MOST_CORNERS = 1 << 22  # limit for one tensor that is split along several axes
 

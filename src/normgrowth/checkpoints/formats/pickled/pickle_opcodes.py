@@ -6,7 +6,6 @@ Each function takes the machine, the opcode and the position after it, and retur
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     SKIPPED,
     Entries,
@@ -14,6 +13,7 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import (
     Stretch,
     set_items,
 )
+from normgrowth.checkpoints.malformed import Malformed
 
 if TYPE_CHECKING:
     from normgrowth.checkpoints.formats.pickled.pickles import PickleMachine

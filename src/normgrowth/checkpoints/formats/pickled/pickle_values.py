@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from normgrowth.checkpoints.formats.malformed import Malformed
+from normgrowth.checkpoints.malformed import Malformed
 
 PATHS = tuple(f"{m}.{name}Path" for m in ("pathlib", "pathlib._local") for name in ("Posix", "Windows"))
 LONGEST_KEY = 4096  # characters; comparing long keys many times would be slow

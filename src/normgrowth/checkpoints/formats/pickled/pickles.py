@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.pickled.pickle_opcodes import LONGEST_VALUE, RARE
 from normgrowth.checkpoints.formats.pickled.pickle_values import (
     Entries,
@@ -26,6 +25,7 @@ from normgrowth.checkpoints.formats.pickled.pickle_values import (
     Stretch,
     set_items,
 )
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.errors import InputError
 
 OPERATIONS = 12_000_000  # at most 1 GB; a state dict with its optimizer takes about 100 per parameter

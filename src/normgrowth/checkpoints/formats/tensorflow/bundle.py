@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from normgrowth.checkpoints.checkpoint import STORAGE, Checksums, Chunked, Piece, Ranges, Tensor
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.safetensors import MOST_AXES, MOST_VALUES
 from normgrowth.checkpoints.formats.tensorflow.object_graph import GRAPH, VALUE, names_outside_optimizer
 from normgrowth.checkpoints.formats.tensorflow.table import read_table
 from normgrowth.checkpoints.formats.tensorflow.wire_format import decoded, fields, varint
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.boxes import Box, covering
 from normgrowth.checkpoints.storage.crc32c import crc32c, unmasked

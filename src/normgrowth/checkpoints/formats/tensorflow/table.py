@@ -7,8 +7,8 @@ size of the file: no byte belongs to two blocks, and all keys together have at m
 
 from collections.abc import Iterator
 
-from normgrowth.checkpoints.formats.malformed import Malformed
 from normgrowth.checkpoints.formats.tensorflow.wire_format import varint
+from normgrowth.checkpoints.malformed import Malformed
 from normgrowth.checkpoints.storage.crc32c import crc32c, unmasked
 
 TABLE_END = bytes.fromhex("57fb808b247547db")  # the magic number
