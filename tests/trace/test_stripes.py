@@ -188,13 +188,13 @@ def test_formats_that_are_fetched_are_not_all_fetched_at_once(tmp_path, monkeypa
             save_file(state, tmp_path / "series" / f"step_{i}.safetensors")
         else:
             torch.save(state, tmp_path / "series" / f"step_{i}.pt")
-    fetch, at_once = RemoteFile._fetch, []
+    fetch, at_once = RemoteFile.download, []
 
     def counting(self, folder):
         at_once.append(len(list(folder.parent.iterdir())))
         return fetch(self, folder)
 
-    monkeypatch.setattr(RemoteFile, "_fetch", counting)
+    monkeypatch.setattr(RemoteFile, "download", counting)
     with RangeServer(tmp_path / "series") as server:
         found = trace(server.url, tmp_path / "out", run="x")
     assert len(at_once) == 6
@@ -313,6 +313,7 @@ class FakeCheckpoint:
         from normgrowth.checkpoints.checkpoint import Tensor
 
         self.tensors = {name: Tensor("F32", (size,)) for name, size in zip(names, sizes, strict=True)}
+        self.ranges = dict.fromkeys(names, ())
 
 
 def test_over_a_network_each_byte_is_asked_for_once(tmp_path):

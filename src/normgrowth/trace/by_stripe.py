@@ -31,7 +31,7 @@ from normgrowth.trace.output.store import Store, digest
 from normgrowth.trace.sampling.sampled_steps import ValueSamples
 from normgrowth.trace.sampling.samples import Floats, buffer_like, places, sample
 
-SMALLEST = 4 * CHUNK  # values: tensors that the buffer check must see whole are not cut
+SMALLEST = 4 * CHUNK  # values
 LARGEST = 16 * CHUNK
 # Target number of stripes per worker: workers finish at about the same time and reuse their memory.
 ROUNDS = 4
@@ -201,7 +201,7 @@ def _parts(checkpoints: list[Checkpoint], name: str, item: int, numel: int, larg
 
 
 def run_stripe(job: Job, stripe: tuple[Part, ...]) -> Result:
-    """Measure one stripe in all checkpoints; return rows of sums and samples by position, and buffers."""
+    """Measure one stripe in all checkpoints; return rows of sums and samples by position."""
     last_use = job.last_use()
     held: dict[int, LoadedParts] = {}
     found: dict[str, NDArray[np.generic]] = {}
@@ -223,8 +223,6 @@ def run_stripe(job: Job, stripe: tuple[Part, ...]) -> Result:
                 arrays = held[place].arrays
                 samples = [_sample(job, part, place, bits) for part, bits in zip(stripe, arrays, strict=True)]
                 found[f"sample:{place}"] = np.concatenate([taken.view(np.uint8) for taken in samples])
-                if place == places_left[0]:
-                    found["buffer"] = _buffers(job, stripe, place, arrays, samples)
             for p in [p for p in held if last_use[p] <= place]:
                 if (memory := held.pop(p).memory) is not None:
                     job.buffers.give(memory)
@@ -320,28 +318,6 @@ def _sample_dtype(job: Job, part: Part, place: int) -> str:
     return job.checkpoints[place].tensors[job.names[part.item]].dtype if part.piece is None else "F64"
 
 
-def _is_cut(job: Job, part: Part) -> bool:
-    """Whether the sample of the part's tensor is spread over several parts."""
-    return part.piece is None and part.size < job.numel[part.item]
-
-
-def _buffers(
-    job: Job, stripe: Sequence[Part], place: int, held: list[Bits], samples: Sequence[Bits]
-) -> NDArray[np.str_]:
-    """Return for each part the buffer that its tensor resembles, or ""; parts of cut tensors always get ""."""
-    checkpoint, found = job.checkpoints[place], []
-    for part, bits, taken in zip(stripe, held, samples, strict=True):
-        name = job.names[part.item]
-        values = decode(_sample_dtype(job, part, place), taken)
-
-        def whole(name: str = name, part: Part = part, bits: Bits = bits) -> Bits:
-            return bits if part.piece is None else checkpoint.dense(name)
-
-        judged = not _is_cut(job, part)
-        found.append(buffer_like(checkpoint.tensors[name], values, whole) if judged else "")
-    return np.array(found, np.str_)
-
-
 class StripeSums:
     """Adds up the results of stripes. Results may arrive in any order and are added in the order of the stripes.
 
@@ -354,7 +330,6 @@ class StripeSums:
         self._added = 0  # number of stripes
         self._columns = {p: np.zeros((len(job.names), 3 + 3 * len(r))) for p, r in job.plan.items()}
         self._samples: dict[int, list[bytes]] = {place: [] for place in job.checkpoints}
-        self._buffers: dict[str, str] = {}
         self._checksums: dict[int, int] = {}  # position -> running checksum of the tensor being read
 
     def add(self, position: int, result: Result) -> None:
@@ -377,8 +352,6 @@ class StripeSums:
         if self.job.sampled is not None:
             for place, taken in self._samples.items():
                 taken.append(result[f"sample:{place}"].tobytes())
-            said = zip(stripe, result["buffer"], strict=True)
-            self._buffers |= {self.job.names[part.item]: str(what) for part, what in said if what}
 
     def _check(self, place: int, checkpoint: RemoteCheckpoint, part: Part, checksum: int) -> None:
         """Update the running checksum and verify it at the end of a piece. Parts arrive in the order of storage."""
@@ -418,13 +391,11 @@ class StripeSums:
 
     @cached_property
     def buffers(self) -> dict[str, str]:
-        """Return tensors that look like buffers, with the reason. Cut tensors are judged here, on complete samples."""
+        """Return tensors that look like buffers, with the reason; what may be a table of waves is read again."""
         first = min(self.job.checkpoints)
         checkpoint, samples = self.job.checkpoints[first], self._decoded(first)
-        names = dict.fromkeys(
-            self.job.names[part.item] for part, _ in self._counts if _is_cut(self.job, part)
-        )
         judged = {
-            n: buffer_like(checkpoint.tensors[n], samples[n], partial(checkpoint.dense, n)) for n in names
+            name: buffer_like(checkpoint.tensors[name], values, partial(checkpoint.dense, name))
+            for name, values in samples.items()
         }
-        return self._buffers | {name: what for name, what in judged.items() if what}
+        return {name: what for name, what in judged.items() if what}
