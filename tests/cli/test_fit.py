@@ -43,7 +43,9 @@ def test_the_published_norms(capsys):
     assert fits.best_law == "sqrt2"
     assert fits["sqrt"].r2 == pytest.approx(0.9986, abs=5e-5)
     assert fits["sqrt"].delta_effective == pytest.approx(4.2, abs=0.05)
-    assert fits.effective_points == pytest.approx(4.0, abs=0.05)
+    assert fits.effective_points == pytest.approx(1.361, abs=0.001)
+    assert fits.weighed_points == 4.0
+    assert fits.undecided == ("sqrt2", "power", "power2")
     assert fits["power"].params["p"] == pytest.approx(0.5587, abs=5e-5)
     assert fits["relax"].interval("tau")[1] == np.inf
     for value in ("0.9986", "4.2", "0.5587 [0.52", "∞"):

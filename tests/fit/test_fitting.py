@@ -142,6 +142,22 @@ def test_points_are_worth_between_one_and_all(n, rho):
     assert 1 <= correlated.block_length(n, rho) <= max(1, n // 3)
 
 
+@pytest.mark.parametrize("n", [9, 16, 61, 200])
+def test_the_effective_sample_size_is_measured_and_the_weights_say_what_they_use(n):
+    """The smallest value that the weights use, one more than the parameters of the closest law, is no measurement."""
+    steps = np.arange(n)
+    norms = 3 + 2 * np.sqrt(steps) + 0.05 * np.cumsum(np.random.default_rng(n).normal(size=n))
+    one, alone = (fit(steps, norms, laws=laws, bootstrap=0).only for laws in (None, ["sqrt2"]))
+    apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    assert one.effective_points == pytest.approx(n**2 / (one.autocorrelation**apart).sum())
+    assert alone.effective_points == one.effective_points
+    assert alone.weighed_points == one.weighed_points
+    spread = {law.law: law.rmse**2 / (n - len(law.params)) for law in one.values()}
+    closest = one[min(spread, key=spread.__getitem__)]
+    assert one.autocorrelation == closest.autocorrelation
+    assert one.weighed_points == max(one.effective_points, len(closest.params) + 1)
+
+
 def test_correlated_noise_is_not_taken_for_evidence():
     """Data from `sqrt`; how often is `power` preferred, which contains it?"""
     steps, rng = np.linspace(0, T, 104), np.random.default_rng(3)

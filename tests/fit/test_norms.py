@@ -122,6 +122,26 @@ def test_too_few_effective_points_choose_no_law():
     assert fit(steps, 3 * np.sqrt(steps) + walk[0, :1], bootstrap=0).best.law == "sqrt"
 
 
+def test_laws_that_fit_equally_well_are_undecided():
+    steps = np.arange(40)
+    noise = np.random.default_rng(1).normal(size=40)
+    close = fit(steps, np.sqrt(900 + 9 * steps) + 0.5 * noise, bootstrap=0).only
+    near = [law.law for law in close.values() if law.delta_effective <= 2]
+    assert len(near) > 1
+    assert set(close.undecided) == set(near)
+    assert close.undecided[0] == close.best_law
+    assert "Undecided" in verdict(close)[0]
+    assert close.best_law in repr(close)
+    clear = fit(
+        steps, 3 * np.sqrt(steps) + 2 + 0.001 * noise, laws=["sqrt", "linear", "log"], bootstrap=0
+    ).only
+    assert (clear.undecided, clear.best_law) == ((), "sqrt")
+    alone = fit(steps, 3 * np.sqrt(steps), laws=["sqrt"], bootstrap=0).only
+    assert (alone.undecided, alone.best_law) == ((), "sqrt")
+    assert "evidence" not in verdict(alone)[0]
+    assert fit(range(6), range(6), bootstrap=0).only.undecided == ()  # too few points for any law
+
+
 def test_copies_are_no_points_that_choose_a_law():
     norms = np.repeat([1.0, 2.0, 2.9, 3.8, 4.6, 5.3], 3)
     one = fit(range(18), norms, bootstrap=0).only

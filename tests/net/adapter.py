@@ -155,7 +155,7 @@ def _fits(fits: Any) -> Numbers:
     found: Numbers = {
         "points": fits.points,
         "needed": fits.points_needed,
-        "effective": fits.effective_points,
+        "effective": fits.weighed_points,
         "rho": fits.autocorrelation,
         "best": fits.best.law,
     }

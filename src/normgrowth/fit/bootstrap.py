@@ -4,8 +4,8 @@ The norm of a checkpoint depends on all earlier steps, so the residuals of a fit
 independent makes intervals too narrow and evidence too strong. Three corrections use the correlation ρ of neighbors:
 
 - n points have an effective sample size of n_eff = n/V_n(ρ). V_m(ρ) = 1 + 2·Σ_{i<m} (1 − i/m)·ρ^i is the factor by
-  which such correlation widens the variance of a mean of m points. As evidence, n_eff is at least k + 1, because a fit
-  of k parameters leaves residuals that change sign k times, however smooth they are.
+  which such correlation widens the variance of a mean of m points. It is at least 1; as ρ is at most 1 − 1/n, the
+  smallest value for long series is e/2 = 1.36.
 - Replicates draw residuals in blocks, which preserve the order inside a block (moving blocks that wrap around
   the ends, so that each residual is drawn equally often). The block length minimizes the error for such
   correlation: (6·n·ρ²/(1 − ρ²)²)^(1/3), at least 1 and at most n/3.
@@ -45,9 +45,9 @@ def correlation(residuals: Floats, k: int) -> float:
     return float(np.clip(r + (k + (k + 2) * r) / n, 0.0, 1 - 1 / n))
 
 
-def effective_points(n: int, rho: float, k: int = 0) -> float:
-    """Return the effective sample size of n correlated residuals of a fit with k parameters."""
-    return max(n / _widening(n, rho), k + 1.0)
+def effective_points(n: int, rho: float) -> float:
+    """Return the effective sample size of n residuals with correlation ρ between neighbors."""
+    return n / _widening(n, rho)
 
 
 def _widening(m: int, rho: float) -> float:

@@ -71,13 +71,15 @@ def fit_series(
 ) -> SeriesFit:
     """Fit all chosen laws to one series."""
     t, y, notes = clean(series.steps, series.values)
-    found = {}
+    found, others = {}, {}
     for index, law in enumerate(LAWS.values()):
+        # Each law has its own random stream, so that its intervals do not depend on the other laws.
+        rng = np.random.default_rng([seed, index])
         if law in laws:
-            # Each law has its own random stream, so that its intervals do not depend on the other laws.
-            rng = np.random.default_rng([seed, index])
             found[law.name] = _one(law, t, y, bootstrap, confidence, rng)
-    return weighed(series.name, found, t, y, notes)
+        else:  # the effective sample size does not depend on which laws are chosen
+            others[law.name] = _one(law, t, y, 0, confidence, rng)
+    return weighed(series.name, found, others, t, y, notes)
 
 
 def _between(series: NormSeries, first: float | None, last: float | None) -> NormSeries:

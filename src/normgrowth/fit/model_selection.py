@@ -4,21 +4,25 @@ AICc is computed twice, because the standard one is unreliable here. `aicc` is t
 
     n·log(RSS/n) + 2K + 2K(K + 1)/(n − K − 1),     K: the number of parameters, plus 1 for the noise variance.
 
-It assumes independent residuals. `aicc_effective` replaces the first n by the effective sample size n_eff of the
-residuals. This discounts the likelihood by the factor by which autocorrelation widens variances, as is done for
-overdispersed counts (QAICc, Burnham and Anderson 2002, section 2.5). `weight` and `best` use it. On data from
-`sqrt` with 104 points and noise of ρ = 0.97, the textbook AICc prefers the more general `power` in 81% of 200
-trials, the discounted one in 23%; for independent noise both do in 10%. n_eff is taken from the fitted law with
-the smallest residual variance, because the residuals of a law that misses the data are not noise. See
-`normgrowth.fit.bootstrap`.
+It assumes independent residuals. `aicc_effective` replaces the first n by the effective sample size of the
+residuals, n_eff, or by k + 1 if that is more. This discounts the likelihood by the factor by which autocorrelation
+widens variances, as is done for overdispersed counts (QAICc, Burnham and Anderson 2002, section 2.5). `weight` and
+`best` use it. On data from `sqrt` with 104 points and noise of ρ = 0.97, the textbook AICc prefers the more general
+`power` in 81% of 200 trials, the discounted one in 23%; for independent noise both do in 10%. n_eff and k, the number
+of parameters, are those of the law with the smallest residual variance, because the residuals of a law that misses the
+data are not noise; all nine laws are fitted for this, also those that are not compared. See `normgrowth.fit.bootstrap`.
+
+The residuals of a fit of k parameters change sign k times, however smooth they are. So k + 1 is the smallest number of
+pieces that such a fit leaves, and the weights use it where n_eff is less. It is a convention, not a measurement: such
+weights rank the laws by how closely they fit, and do not test them.
 
 With few points, the last term alone would decide, so no law is chosen. `SeriesFit.points_needed` is the required
 number, 11 for all nine laws. On 196 series each of 5, 6, 7, 8 and 10 points (seven laws, noise of 0.2 and 2%, ρ = 0
 and 0.9), AICc preferred the wrong law to the right one by 10 or more in 57, 24, 6, 0 and 2 series; with 12 to 30
 points, in 8 of 784. Copies of points do not count. With a small n_eff, AICc seldom prefers a wrong law by much, because
-the likelihood is already discounted: among 185 series of at least 12 points with n_eff of at most 4, never by 10. But
-then `constant` can have the largest weight for a norm that rises, only because it has the fewest parameters. So with
-n_eff below `points_needed` it is not chosen, and neither is another law.
+the likelihood is already discounted: among 185 series of at least 12 points with n_eff below 4, never by 10. But then
+`constant` can have the largest weight for a norm that rises, only because it has the fewest parameters. So with n_eff
+below `points_needed` it is not chosen, and neither is another law.
 
 If the evidence cannot decide, prediction may: `held_out_error` is the error of predicting the later half of the
 points from a fit to the earlier half.
@@ -40,29 +44,38 @@ LEAST = 5  # points for AICc: with fewer, it is defined only for `constant`, whi
 SMALL_SAMPLE = 6.0
 
 
-def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tuple[str, ...]) -> SeriesFit:
-    """Return the fits of a series with AICc and weights added."""
+def weighed(
+    name: str,
+    found: dict[str, LawFit],
+    others: dict[str, LawFit],
+    t: Floats,
+    y: Floats,
+    notes: tuple[str, ...],
+) -> SeriesFit:
+    """Return the fits of a series with AICc and weights added. others: fits of the laws that are not compared."""
     n, copied = len(t), count_copies(y)
     steps, measured = tuple(t.tolist()), tuple(y.tolist())
     # Residuals below the resolution of the solver carry no information.
     floor = (1e-12 * y.max()) ** 2 + 1e-300 if n else nan
-    variance = {law: max(one.rmse**2, floor) for law, one in found.items() if one.fitted}
-    if not variance:
+    fitted = {law: one for law, one in (found | others).items() if one.fitted}
+    variance = {law: max(one.rmse**2, floor) for law, one in fitted.items()}
+    if not any(one.fitted for one in found.values()):
         return SeriesFit(
             name=name, laws=found, steps=steps, measured=measured, points_needed=LEAST, notes=notes
         )
-    closest = min(variance, key=lambda law: variance[law] * n / (n - len(found[law].params)))
-    rho = found[closest].autocorrelation
+    closest = min(variance, key=lambda law: variance[law] * n / (n - len(fitted[law].params)))
+    rho = fitted[closest].autocorrelation
     needed = points_needed([len(one.params) for one in found.values() if one.fitted or n <= len(one.params)])
-    effective = effective_points(n, rho, len(found[closest].params))
-    for law, size in variance.items():
-        K = len(found[law].params) + 1
+    effective = effective_points(n, rho)
+    counted = max(effective, len(fitted[closest].params) + 1.0)
+    for law in found.keys() & variance.keys():
+        K, size = len(found[law].params) + 1, variance[law]
         if n - copied >= needed:
             penalty = 2 * K + _small_sample(n, K)
             found[law] = replace(
                 found[law],
                 aicc=float(n * np.log(size) + penalty),
-                aicc_effective=float(effective * np.log(size) + penalty),
+                aicc_effective=float(counted * np.log(size) + penalty),
             )
     plain, own = (
         {law: getattr(one, key) for law, one in found.items()} for key in ("aicc", "aicc_effective")
@@ -80,16 +93,17 @@ def weighed(name: str, found: dict[str, LawFit], t: Floats, y: Floats, notes: tu
         for law, one in found.items()
     }
     best = max(laws, key=lambda law: weights[law])
-    undecided = best == "constant" and effective < needed
+    refused = best == "constant" and effective < needed
     return SeriesFit(
         name=name,
         laws=laws,
         steps=steps,
         measured=measured,
         effective_points=effective,
+        weighed_points=counted,
         autocorrelation=rho,
         points_needed=needed,
-        best_law=best if weights[best] > 0 and not undecided else None,
+        best_law=best if weights[best] > 0 and not refused else None,
         notes=notes,
     )
 

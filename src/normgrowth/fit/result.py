@@ -20,6 +20,8 @@ NUMBERS = (
     *("aicc", "delta_aicc", "weight_independent", "aicc_effective", "delta_effective", "weight"),
 )
 
+UNDECIDED = 2.0  # a difference in AICc up to this is too small to prefer a law
+
 
 @dataclass(frozen=True)
 class LawFit:
@@ -40,7 +42,7 @@ class LawFit:
     aicc: float = inf  # assuming independent residuals; infinite if there are too few points
     delta_aicc: float = inf  # difference to the smallest
     weight_independent: float = 0.0  # weight of evidence by aicc
-    aicc_effective: float = inf  # with the effective number of points
+    aicc_effective: float = inf  # with `SeriesFit.weighed_points` for the number of points
     delta_effective: float = inf
     weight: float = 0.0  # weight of evidence by aicc_effective
     converged: bool = False
@@ -79,9 +81,12 @@ class LawFit:
 class SeriesFit(Mapping[str, LawFit]):
     """All laws fitted to one series, as a mapping from names of laws in a fixed order.
 
-    steps, measured: the cleaned points. effective_points: the effective sample size.
-    autocorrelation: that of the residuals of the closest law. best_law: None if there are too few points to choose.
-    points_needed: the number of points needed to choose.
+    steps, measured: the cleaned points. autocorrelation: that of the residuals of the closest of all nine laws.
+    effective_points: the effective sample size that follows from it; it does not depend on the laws that were chosen.
+    weighed_points: the sample size that the weights use: effective_points, but more than the parameters of that law.
+    points_needed: the number of points needed to choose a law.
+    best_law: the law with the largest weight; None if there are too few points to choose. It is no winner if
+    `undecided` is not empty, or if only one law was compared.
     """
 
     name: str
@@ -89,6 +94,7 @@ class SeriesFit(Mapping[str, LawFit]):
     steps: tuple[float, ...] = ()
     measured: tuple[float, ...] = ()
     effective_points: float = nan
+    weighed_points: float = nan
     autocorrelation: float = nan
     points_needed: int = 0
     best_law: str | None = None
@@ -113,8 +119,18 @@ class SeriesFit(Mapping[str, LawFit]):
         return any(law.weight > 0 for law in self.laws.values())
 
     @property
+    def undecided(self) -> tuple[str, ...]:
+        """The laws that the evidence does not separate from the best one, and that one first; () if it is alone."""
+        ranked = sorted(self.laws.values(), key=lambda law: law.delta_effective)
+        near = tuple(law.law for law in ranked if law.delta_effective <= UNDECIDED)
+        return near if self.best_law is not None and len(near) > 1 else ()
+
+    @property
     def best(self) -> LawFit:
-        """Return the law with the largest weight of evidence; raise `TooFewPoints` if there is none."""
+        """Return the law with the largest weight of evidence; raise `TooFewPoints` if there is none.
+
+        `undecided` lists the laws that explain the norms as well.
+        """
         if self.best_law is None:
             raise TooFewPoints(self.points, self.points_needed, self.effective_points)
         return self.laws[self.best_law]
@@ -125,8 +141,10 @@ class SeriesFit(Mapping[str, LawFit]):
         return np.asarray(self.measured) - chosen.predict(self.steps)
 
     def __repr__(self) -> str:
-        """Return one line with the best law."""
+        """Return one line with the best law, or those between which nothing is decided."""
         best = f"best: {self.best_law}, {self.best.formula}" if self.best_law else "no best law"
+        if self.undecided:
+            best = f"undecided: {', '.join(self.undecided)}"
         return f"SeriesFit({len(self)} laws on {self.points:,} points; {best})"
 
 
@@ -163,7 +181,7 @@ class Fits(Result):
 
     @property
     def best(self) -> LawFit:
-        """Return the law with the largest weight of evidence for the only series."""
+        """Return the law with the largest weight of evidence for the only series; see `SeriesFit.best`."""
         return self.only.best
 
     def __getitem__(self, law: str) -> LawFit:

@@ -79,7 +79,7 @@ class NormIntercept(Claim):
     statement = "The norm of T5-base follows the line a√t + b of Figure 1, including the intercept."
     published, source = "r² = 1.00", FIGURE_1
     scope = BLOCKS
-    would_change = "More runs: one run of 104 correlated points has an effective sample size of about 4."
+    would_change = "More runs: one run of 104 autocorrelated points has an effective sample size below 2."
     r2: Mapping[str, float] = number("r² of a√t + b: ")
     delta_aicc: Mapping[str, float] = number("ΔAICc in favor of √(b² + a²t): ")
 

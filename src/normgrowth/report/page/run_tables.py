@@ -11,7 +11,7 @@ from normgrowth.records import Matrix
 from normgrowth.report.numbers import cosine, number, percent, signed, small, times
 from normgrowth.report.page.content import ShownRun
 from normgrowth.report.page.pieces import Column, Table, column, words
-from normgrowth.report.sentences.fits import PAPER_LAW
+from normgrowth.report.sentences.fits import PAPER_LAW, best_law
 from normgrowth.report.sentences.trace import role_name
 from normgrowth.text import visible
 
@@ -92,7 +92,7 @@ def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth l
         words("series", [series for _, series, _ in rows]),
         column("points", [float(fit.points) for _, _, fit in rows], lambda x: f"{x:,.0f}"),
         column("effective points", [fit.effective_points for _, _, fit in rows], lambda x: number(x, 2)),
-        words("best law", [fit.best_law or "-" for _, _, fit in rows]),
+        words("best law" if len(rows[0][2]) > 1 else "law", [best_law(fit) or "-" for _, _, fit in rows]),
         of("weight", "", "weight", lambda x: f"{x:.2f}"),
         of("r²", "", "r2", lambda x: f"{x:.4f}"),
         of("r² of √t", PAPER_LAW, "r2", lambda x: f"{x:.4f}"),

@@ -1,11 +1,14 @@
-"""Sentences on growth laws: the best law, its evidence, and the limits of that evidence."""
+"""Sentences on growth laws: the best law or those between which nothing is decided, and the limits of the evidence."""
 
+from collections import Counter
+from collections.abc import Sequence
 from math import inf, isfinite, isnan
 
-from normgrowth.fit.result import LawFit, SeriesFit
+from normgrowth.fit.result import UNDECIDED, LawFit, SeriesFit
 from normgrowth.report.numbers import number
 
 PAPER_LAW = "sqrt"
+STRONG = 6.0  # ΔAICc from which a law is called excluded, if the sample size is measured
 
 
 def verdict(fit: SeriesFit) -> list[str]:
@@ -36,19 +39,33 @@ def law_notes(fit: SeriesFit) -> list[str]:
 
 
 def _evidence(fit: SeriesFit) -> str:
-    best = fit.best
-    name = _name(best)
-    text = f"{name[0].upper()}{name[1:]} has the most evidence: weight {best.weight:.2f}, r² = {r2(best.r2)}"
-    others = [law for law in fit.values() if law is not best and isfinite(law.delta_effective)]
-    if not others:
-        return f"{text}."
-    paper = fit.get(PAPER_LAW)
-    rival = paper if paper in others else min(others, key=lambda law: law.delta_effective)
-    delta = rival.delta_effective
-    against = f"ahead of {_name(rival)} (r² = {r2(rival.r2)}) by ΔAICc = {delta:.1f}, {_strength(delta)}"
-    near = [law.law for law in others if law is not rival and law.delta_effective < 2]
-    undecided = f" Also within ΔAICc = 2: {', '.join(near)}." if near else ""
-    return f"{text}; {against}.{undecided}"
+    ranked = sorted(_weighed(fit), key=lambda law: law.delta_effective)
+    if len(ranked) == 1:
+        return f"{_capital(_name(ranked[0]))} was fitted alone: r² = {r2(ranked[0].r2)}."
+    if fit.undecided:
+        near = ", ".join(f"{law} ({fit[law].weight:.2f})" for law in fit.undecided)
+        text = f"Undecided between {near}: weights of evidence, ΔAICc of at most {UNDECIDED:g}"
+    else:
+        text = (
+            f"{_capital(_name(fit.best))} has the most evidence: weight {fit.best.weight:.2f}, "
+            f"r² = {r2(fit.best.r2)}"
+        )
+    behind = [law for law in ranked if law.delta_effective > UNDECIDED]
+    strong = STRONG if fit.effective_points >= fit.weighed_points else inf
+    weaker = _with_deltas([law for law in behind if law.delta_effective <= strong])
+    excluded = _with_deltas([law for law in behind if law.delta_effective > strong])
+    less = f"; less evidence for {weaker}" if weaker else ""
+    return f"{text}{less}{f'; excluded: {excluded}' if excluded else ''}."
+
+
+def _weighed(fit: SeriesFit) -> list[LawFit]:
+    return [law for law in fit.values() if isfinite(law.delta_effective)]
+
+
+def _with_deltas(laws: list[LawFit]) -> str:
+    """The laws with their distance to the best one: "sqrt (ΔAICc 4.2), linear (16.8)"."""
+    said = [f"{law.law} ({'' if i else 'ΔAICc '}{law.delta_effective:,.1f})" for i, law in enumerate(laws)]
+    return ", ".join(said)
 
 
 def _independence(fit: SeriesFit) -> str:
@@ -58,6 +75,11 @@ def _independence(fit: SeriesFit) -> str:
         f"Residuals are autocorrelated ({fit.autocorrelation:.2f}): "
         f"the effective sample size of {fit.points} points is about {number(fit.effective_points, 2)}."
     )
+    if fit.effective_points < fit.weighed_points and len(_weighed(fit)) > 1:
+        text += (
+            f" The weights use {fit.weighed_points:g}, the smallest value for laws with up to "
+            f"{fit.weighed_points - 1:g} parameters: they rank the laws and do not test them."
+        )
     preferred = min(fit.values(), key=lambda law: law.delta_aicc)
     paper = fit.get(PAPER_LAW)
     if paper and preferred is not paper and isfinite(paper.delta_aicc):
@@ -70,7 +92,7 @@ def _independence(fit: SeriesFit) -> str:
 
 def _held_out(fit: SeriesFit) -> str:
     known = [law for law in fit.values() if isfinite(law.held_out_error)]
-    if len(known) < 2:
+    if not known:
         return ""
     first = min(known, key=lambda law: law.held_out_error)
     compared = {PAPER_LAW: "the paper's law", fit.best.law: fit.best.law}
@@ -97,10 +119,28 @@ def _name(law: LawFit) -> str:
     return f"the paper's law {law.formula}" if law.law == PAPER_LAW else f"the law {law.law} ({law.formula})"
 
 
-def _strength(delta: float) -> str:
-    if delta < 2:
-        return "too little to decide"
-    return "some evidence" if delta < 6 else "strong evidence" if delta < 10 else "decisive"
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def best_law(fit: SeriesFit) -> str:
+    """The best law, or those between which nothing is decided: "undecided: sqrt2, power"; "" if none is chosen."""
+    if fit.undecided:
+        return f"undecided: {', '.join(fit.undecided)}"
+    return fit.best_law or ""
+
+
+def best_law_with_r2(fit: SeriesFit) -> str:
+    """The best law with its r²; without r² if nothing is decided."""
+    return f"{fit.best_law}, r² = {r2(fit.best.r2)}" if fit.best_law and not fit.undecided else best_law(fit)
+
+
+def best_law_counts(fits: Sequence[SeriesFit], most: int | None = None) -> str:
+    """How often each law is best: "sqrt2 in 3, power in 1, undecided in 8"."""
+    best = Counter(fit.best_law for fit in fits if fit.best_law and not fit.undecided)
+    said = [f"{law} in {count}" for law, count in best.most_common(most)]
+    undecided = sum(bool(fit.undecided) for fit in fits)
+    return ", ".join([*said, *([f"undecided in {undecided}"] if undecided else [])])
 
 
 def estimate(law: LawFit, param: str) -> str:

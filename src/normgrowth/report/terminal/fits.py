@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from normgrowth.fit.points import points
 from normgrowth.fit.result import Fits, LawFit, SeriesFit
 from normgrowth.report.numbers import number
-from normgrowth.report.sentences.fits import PAPER_LAW, estimate, law_notes, r2, share, verdict
+from normgrowth.report.sentences.fits import (
+    PAPER_LAW,
+    best_law,
+    best_law_counts,
+    estimate,
+    law_notes,
+    r2,
+    share,
+    verdict,
+)
 from normgrowth.report.terminal.console import Cells, say, say_counted, say_most_important, say_problems
 from normgrowth.report.terminal.console import show as show_table
 
@@ -72,7 +81,7 @@ def _several(fits: list[SeriesFit], remarks: list[str], console: "Console") -> N
         Cells("series", [fit.name for fit in fits], right=False),
         Cells("points", [f"{fit.points:,}" for fit in fits], 3),
         Cells("effective\npoints", [number(fit.effective_points, 2) for fit in fits], 2),
-        Cells("best law", [fit.best_law or "-" for fit in fits], right=False),
+        Cells("best law" if len(fits[0]) > 1 else "law", [best_law(fit) or "-" for fit in fits], right=False),
         column("weight", None, "weight", lambda x: "-" if isnan(x) else f"{x:.2f}"),
         column("r²\nof best", None, "r2", r2),
         column("r²\nof sqrt", PAPER_LAW, "r2", r2),
@@ -82,13 +91,9 @@ def _several(fits: list[SeriesFit], remarks: list[str], console: "Console") -> N
         exponent("power2", 2),
     ]
     show_table(console, columns)
-    best = [fit.best_law for fit in fits if fit.best_law]
-    counts = {law: best.count(law) for law in dict.fromkeys(best)}
     texts = []
-    if counts:
-        ranked = sorted(counts.items(), key=lambda item: -item[1])
-        said = ", ".join(f"{law} in {count}" for law, count in ranked)
-        texts.append(f"Best law of {len(fits)} series: {said}.")
+    if (counts := best_law_counts(fits)) and len(fits[0]) > 1:
+        texts.append(f"Best law of {len(fits)} series: {counts}.")
         paper = [law for fit in fits if (law := _fitted(fit, PAPER_LAW)) is not None]
         behind = sum(law.delta_effective > 2 for law in paper)
         if paper:

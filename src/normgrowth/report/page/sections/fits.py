@@ -1,7 +1,5 @@
 """Results of `fit`: measured values, the best laws, and their evidence."""
 
-from collections import Counter
-
 from normgrowth.fit.result import Fits, SeriesFit
 from normgrowth.report.numbers import number
 from normgrowth.report.page.content import Content, PageEntry
@@ -18,7 +16,15 @@ from normgrowth.report.page.pieces import (
     words,
 )
 from normgrowth.report.page.run_tables import law_table
-from normgrowth.report.sentences.fits import estimate, r2, share, verdict
+from normgrowth.report.sentences.fits import (
+    best_law,
+    best_law_counts,
+    best_law_with_r2,
+    estimate,
+    r2,
+    share,
+    verdict,
+)
 from normgrowth.text import visible
 
 COLORS = 6
@@ -46,11 +52,11 @@ def rows(content: Content) -> list[SummaryRow]:
         series = list(entry.result.series.values())
         steps = [step for one in series for step in one.steps]
         span = f"{min(steps):,.0f} to {max(steps):,.0f}" if steps else ""
-        best = Counter(one.best_law for one in series if one.best_law)
-        if len(series) == 1 and best:
-            law = f"{series[0].best.law}, r² = {r2(series[0].best.r2)}"
+        if len(series) == 1:
+            law = best_law_with_r2(series[0])
         else:
-            law = ", ".join(f"{name} in {count} of {len(series)}" for name, count in best.most_common(2))
+            counts = best_law_counts(series, 2)
+            law = f"{counts} of {len(series)}" if counts else ""
         found.append(SummaryRow(visible(entry.label), "fit", span, law=law or "too few points"))
     return found
 
@@ -76,7 +82,9 @@ def _chart(entry: PageEntry[Fits], place: int) -> Chart | None:
             color, fitted = (i + 1 - several) % COLORS, law.predict(one.steps)
             look = {"dash": 1, "shown": not several, "provenance": "derived"}
             curves.append(ChartCurve(label, one.steps, fitted, color=color, **look))
-            said.append(f"{visible(name or fits.quantity)}: {law.law} fits best.")
+            said.append(
+                f"{visible(name or fits.quantity)}: {'' if one.undecided else 'best law '}{best_law(one)}."
+            )
     if not curves:
         return None
     title = f"Growth laws of {entry.label}"

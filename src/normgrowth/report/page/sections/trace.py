@@ -20,7 +20,7 @@ from normgrowth.report.page.run_tables import (
     layer_table,
     tensor_table,
 )
-from normgrowth.report.sentences.fits import r2, verdict
+from normgrowth.report.sentences.fits import best_law_with_r2, verdict
 from normgrowth.report.sentences.trace import (
     budget_sentence,
     growth_sentence,
@@ -87,7 +87,6 @@ def _row(run: ShownRun) -> SummaryRow:
     shown = grids.steps or [int(step) for step in grids.model("saturation")[0]]
     unit = "measured steps" if grids.tracked else "checkpoints"
     laws = run.fits.get("model")
-    best = laws.best if laws and laws.best_law else None
     budget = grids.budget()
     return SummaryRow(
         visible(run.label),
@@ -97,7 +96,7 @@ def _row(run: ShownRun) -> SummaryRow:
         float(norms[-1] / norms[0]) if len(norms) > 1 and norms[0] > 0 else nan,
         budget[2] / budget[0] if budget and min(budget) >= 0 and budget[0] > 0 else nan,
         _grew_most(grids),
-        f"{best.law}, r² = {r2(best.r2)}" if best else "",
+        best_law_with_r2(laws) if laws else "",
         "; ".join(_scores(grids)),
     )
 
