@@ -50,6 +50,10 @@ class TensorMismatch(InputError):
     """A checkpoint has other tensors than the first one of its series."""
 
 
+class SharedStep(InputError):
+    """Two checkpoints of a source have the same step."""
+
+
 class FolderLocked(InputError):
     """Another command is writing into an output folder."""
 

@@ -166,13 +166,37 @@ def test_many_series_in_one_folder_have_their_sizes_and_the_largest_are_listed(t
     put(tmp_path, series(), "step_{}.safetensors")
     for run in range(12):
         put(tmp_path, series(run, 2), f"probe_{run}/layer_step_{{}}.safetensors")
-    with pytest.raises(
-        InputError, match=r"several series \(8 and 2 and 2 and 2 files \(and 9 more\)"
-    ) as caught:
+    with pytest.raises(InputError, match=r"several series \(8 and 2 and 2 and 2 files\)") as caught:
         lint(tmp_path)
-    globs = shlex.split(str(caught.value).split("Select one: ")[1].replace(" or ", " "))
+    listed, _, more = str(caught.value).split("Select one: ")[1].partition(" or others, ")
+    assert more == "13 in all"
+    globs = shlex.split(listed.replace(" or ", " "))
     assert globs[0] == str(tmp_path / "step_*.safetensors")
     assert len(globs) == 4
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_independent_models_are_not_a_series(tmp_path, count):
+    """Packages with the models of an ensemble (model_1 to model_4): "Nothing found" before."""
+    for i in range(count):
+        save_file(tiny_state(i, width=32), tmp_path / f"step_{i + 1}.safetensors")
+    (finding,) = [f for f in lint(tmp_path) if not f.name]
+    assert (finding.step, finding.kind) == (2, "run")
+    assert finding.severity == ("fault" if count > 2 else "remark")
+
+
+def test_steps_that_two_parts_of_a_subfolder_share_are_an_error_not_a_damaged_file(tmp_path):
+    put(tmp_path, series(0, 4), "models/a_step_{}.safetensors")
+    put(tmp_path, series(1, 4), "models/b_step_{}.safetensors")
+    put(tmp_path, series(2, 1), "other/weights.safetensors")
+    with pytest.raises(InputError, match="both have step 0"):
+        lint(tmp_path)
+
+
+def test_a_single_file_is_named_as_it_is():
+    """A digit of its folder is not a step."""
+    pair = [[("/runs2/onet.pt", 0)], [("/runs2/pnet.pt", 1)]]
+    assert separating_globs(pair) == [["/runs2/onet.pt"], ["/runs2/pnet.pt"]]
 
 
 def test_a_data_file_that_comes_first(tmp_path):
@@ -225,7 +249,8 @@ def test_steps_that_two_series_share_are_an_error_with_globs(tmp_path, names):
 def test_globs_match_their_own_files_only():
     plain, averaged = ([(f"r/step_{i}{end}.pt", i) for i in (5, 10)] for end in ("", "_ema"))
     assert separating_globs([plain, averaged]) == [["r/step_*[0-9].pt"], ["r/step_*_ema.pt"]]
-    assert separating_globs([plain[:1], plain[1:]]) is None
+    assert separating_globs([plain[:1], plain[1:]]) == [[plain[0][0]], [plain[1][0]]]
+    assert separating_globs([plain, [("r/step_7.pt", 7)]]) is None
     odd = [(f"r[1]/a*{i}.pt", i) for i in (1, 2)]
     ((found,),) = separating_globs([odd])
     assert found == "r[[]1]/a[*]*.pt"

@@ -56,8 +56,8 @@ def separating_globs(parts: Sequence[Sequence[Named]]) -> list[list[str]] | None
         globs: list[str] = []
         for before, after in dict.fromkeys(name_pattern(*named) for named in part):
             own = [label for label, step in part if name_pattern(label, step) == (before, after)]
-            if not after and own == [before]:
-                candidates = [glob.escape(before)]
+            if len(own) == 1:
+                candidates = [glob.escape(own[0])]
             else:
                 candidates = [glob.escape(before) + wild + glob.escape(after) for wild in _WILDCARDS]
             fitting = [g for g in candidates if all(_matches(g, x) for x in own)]

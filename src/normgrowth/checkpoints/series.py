@@ -32,7 +32,7 @@ from normgrowth.checkpoints.remote.hub.hub_checkpoint import HubCheckpoint
 from normgrowth.checkpoints.remote.remote_file import RemoteFile, RemoteSession
 from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.steps import LARGEST_STEP, explicit_step, guessed_step, is_counter
-from normgrowth.errors import InputError, SeriesWarning, UnsupportedDtype
+from normgrowth.errors import InputError, SeriesWarning, SharedStep, UnsupportedDtype
 from normgrowth.text import html_table
 
 _FoundFile = tuple[PurePath, LocalFile | RemoteFile]  # with the root path of the search
@@ -393,7 +393,7 @@ def _in_order(found: list[Entry], notes: list[str]) -> tuple[Entry, ...]:
             one = ordered[-1]
             if one.step_origin == entry.step_origin:
                 hint = duplicate_step_hint(known, entry)
-                raise InputError(f"{entry.label} and {one.label} both have step {one.step}; {hint}")
+                raise SharedStep(f"{entry.label} and {one.label} both have step {one.step}; {hint}")
             guesses.append(entry)
             continue
         ordered.append(entry)
@@ -422,9 +422,10 @@ def duplicate_step_hint(entries: list[Entry], entry: Entry) -> str:
         return "select one series with a glob or a list"
     several = "two" if len(globs) == 2 else "several"
     sizes = " and ".join(str(len(part)) for part in parts[:_PATTERNS])
-    more = f" (and {len(globs) - _PATTERNS} more)" if len(globs) > _PATTERNS else ""
+    more = f" or others, {len(globs)} in all" if len(globs) > _PATTERNS else ""
     listed = " or ".join(shlex.quote(own[0]) for own in globs[:_PATTERNS])
-    return f"are these {several} series ({sizes} files{more})? Select one: {listed}"
+    files = f" ({sizes} files)" if len(parts[0]) > 1 else ""
+    return f"are these {several} series{files}? Select one: {listed}{more}"
 
 
 def _natural(label: str) -> list[tuple[int, int, str]]:

@@ -17,7 +17,7 @@ from normgrowth.checkpoints.remote.web.website import redact_url
 from normgrowth.checkpoints.series import CheckpointSeries, _roots, open_source
 from normgrowth.checkpoints.steps import explicit_step, guessed_step
 from normgrowth.engine import Progress
-from normgrowth.errors import InputError, NoTensors, SeriesWarning
+from normgrowth.errors import InputError, NoTensors, SeriesWarning, SharedStep
 from normgrowth.lint.checks.mixture import UnreadFile, other_series, unreadable
 from normgrowth.lint.judge import in_order, judge
 from normgrowth.lint.reading import read_series
@@ -121,6 +121,8 @@ def _open(
     """Open the series. If damaged parts prevent this, open it without them and return these."""
     try:
         return open_source(source, endpoint=endpoint), []
+    except SharedStep:
+        raise
     except InputError:
         parts = _parts(source)
         if len(parts) < 2:
@@ -132,6 +134,8 @@ def _open(
                 if not isinstance(part, Path) or find_checkpoints(part):
                     open_source(part, endpoint=endpoint)
                     sound.append(part)
+            except SharedStep:
+                raise
             except InputError as error:
                 where = redact_url(str(part))
                 name = Path(where).name

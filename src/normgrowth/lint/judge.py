@@ -7,7 +7,13 @@ import numpy as np
 
 from normgrowth.lint.checks.copies import Same, tensor_copies, whole_copies
 from normgrowth.lint.checks.mixture import named_apart, two_runs
-from normgrowth.lint.checks.order import order_faults, run_faults, stored_order, untrained
+from normgrowth.lint.checks.order import (
+    order_faults,
+    run_faults,
+    stored_order,
+    unrelated,
+    untrained,
+)
 from normgrowth.lint.checks.tensors import index_faults, nonfinite_faults
 from normgrowth.lint.checks.trajectory import Trajectory
 from normgrowth.lint.checks.unchanged import unchanged_tensors
@@ -69,6 +75,8 @@ class _Known:
 def _trajectory(e: StepTable, routes: Trajectory, known: _Known, rows: Sequence[int]) -> list[Finding]:
     """Return findings for those of the rows that are out of order, of another run or re-initialized."""
     line = [place for place, row in enumerate(routes.rows) if row not in known.rows and row in rows]
+    if alone := unrelated(e, routes, line):
+        return alone
     moved, healed = order_faults(e, routes, line)
     wrong = {finding.step for finding in moved if finding.severity == "fault"}
     others = set(range(len(e.sampled))) - set(rows)

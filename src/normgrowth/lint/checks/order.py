@@ -1,6 +1,6 @@
 """Find checkpoints out of order, checkpoints and tensors of another run, and freshly initialized weights."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,6 +25,7 @@ from normgrowth.lint.checks.trajectory import (
 from normgrowth.lint.step_table import StepTable
 from normgrowth.trace.sampling.finding import Finding
 
+UNRELATED = 0.1  # largest retained part of the weights of an unrelated model; it is 0, and a sample of it is not exact
 ALONE = 9.0  # ratio of d²: a tensor that jumps alone moves three times as far as the model in that interval
 RESET = ("zeros", "ones")
 DRAWN = ("normal", "uniform")
@@ -62,6 +63,28 @@ def order_faults(e: StepTable, routes: Trajectory, line: list[int]) -> tuple[lis
             e.finding(routes.rows[place], "", "order", why) for place, why in zip(moved, whys, strict=True)
         ]
     return found, healed
+
+
+def unrelated(e: StepTable, routes: Trajectory, line: Sequence[int]) -> list[Finding]:
+    """Return a finding if no checkpoint continues from an earlier one: models of an ensemble, or of several runs.
+
+    Two checkpoints can be far apart in one run, so for them it is a remark.
+    """
+    near = [(a, b) for lag in (1, 2, 3) for a, b in zip(line, line[lag:], strict=False)]
+    if not near or not all(abs(routes.left_of_model(a, b)) < UNRELATED for a, b in near):
+        return []
+    largest = max((routes.cosine(a, b) for a, b in pairwise(line)), key=abs)
+    if len(line) == 2:
+        why = (
+            f"has almost nothing left of the weights of {e.step(routes.rows[line[0]])} (sampled cosine of the matrices "
+            f"{largest:.3f}): another run, or training that went far in between"
+        )
+        return [e.finding(routes.rows[line[1]], "", "run", why, "remark")]
+    why = (
+        f"no checkpoint continues from an earlier one (sampled cosines of the matrices up to {largest:.3f}): "
+        "independent models, such as an ensemble, not steps of one run"
+    )
+    return [e.finding(routes.rows[line[1]], "", "run", why)]
 
 
 def _interleaved(count: int, distance: Distance) -> bool:
