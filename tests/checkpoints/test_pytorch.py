@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import pickle
+import warnings
 import zipfile
 from collections import OrderedDict
 
@@ -15,6 +16,7 @@ from synthetic_series import tiny_state
 from normgrowth.checkpoints.checkpoint import MappedCheckpoint, Strided, without_wrappers
 from normgrowth.checkpoints.formats.pytorch import read_pytorch, read_pytorch_sharded
 from normgrowth.checkpoints.local_files import find_checkpoints
+from normgrowth.checkpoints.series import open_source
 from normgrowth.errors import InputError
 
 
@@ -303,3 +305,19 @@ def test_a_model_saved_in_a_tuple_with_its_optimizer(tmp_path, kind):
         assert set(checkpoint.tensors) == {"weight", "bias"}
         values = checkpoint.dense("weight").view(np.float32)
         np.testing.assert_array_equal(values, model.weight.detach().numpy().ravel())
+
+
+def test_a_traced_graph_module_is_read_like_its_state(tmp_path):
+    """`torch.fx` pickles the attributes of such a module as an argument; the file had "no tensors of a model"."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+    graph = torch.fx.symbolic_trace(model)
+    torch.save({"model": graph, "step": 7}, tmp_path / "inside.pt")
+    torch.save(graph, tmp_path / "graph.pt")
+    for name in ("graph.pt", "inside.pt"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no step in its name
+            found = {tensor: values for _, tensor, values in open_source(tmp_path / name)}
+        expected = graph.state_dict()
+        assert found.keys() == expected.keys()
+        for tensor, values in found.items():
+            np.testing.assert_array_equal(values, expected[tensor].double().numpy())

@@ -23,6 +23,10 @@ NOT_WEIGHTS = ("optim", "sched", "rng", "scaler", "loops", "callbacks", "args", 
 DEPTH = 64
 MOST_ITEMS = 16  # searched items of a tuple or list, such as (model, optimizer, step)
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
+_GRAPH_MODULES = (
+    "torch.fx.graph_module.reduce_graph_module",
+    "torch.fx.graph_module.reduce_package_graph_module",
+)
 
 
 class StateDict:
@@ -105,7 +109,7 @@ class StateDict:
         if not _is_module(value):
             entries = _entries(value)
             return None if entries is None else self._named(entries)
-        parts = self._named(value.state)
+        parts = self._named(_attributes(value) or [])
         hidden = self._texts(parts.get("_non_persistent_buffers_set"))
         inside: dict[str, Any] = {}
         for part in _MODULE_PARTS:
@@ -145,10 +149,18 @@ def _is_tensor(value: Any) -> bool:
 
 def _is_module(value: Any) -> bool:
     """Whether the value is a recorded torch.nn.Module, that is, an object with its attributes."""
-    if type(value) is not RecordedCall or type(value.state) is not Entries:
+    if (attributes := _attributes(value)) is None:
         return False
-    attributes = {key for key in value.state[:64:2] if type(key) is str}  # Module.__init__ sets these first
-    return attributes.issuperset(_MODULE_PARTS)
+    names = {key for key in attributes[:64:2] if type(key) is str}  # Module.__init__ sets these first
+    return names.issuperset(_MODULE_PARTS)
+
+
+def _attributes(value: Any) -> Entries | None:
+    """The attributes of a recorded object. A graph module of torch.fx passes them as an argument."""
+    if type(value) is not RecordedCall:
+        return None
+    dictionaries = value.args if value.name in _GRAPH_MODULES else (value.state,)
+    return next((one for one in dictionaries if type(one) is Entries), None)
 
 
 def _entries(value: Any) -> list[Any] | None:
