@@ -624,6 +624,8 @@ TABLE = {
     "tensorflow 2, objects": """
         _CHECKPOINTABLE_OBJECT_GRAPH                                       -    -       optimizer no
         save_counter/@                            -    -       optimizer no
+        keras_api/metrics/0/count/@               1000 -       optimizer no
+        keras_api/metrics/0/total/@               1000 -       optimizer no
         optimizer/learning_rate/@                 -    -       optimizer no
         model/layer-1/kernel/@                    8x8  layer.1 other yes
         model/layer-1/kernel/.OPTIMIZER_SLOT/optimizer/m/@ 8x8 - optimizer no

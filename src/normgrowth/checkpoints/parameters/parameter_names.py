@@ -217,7 +217,7 @@ _STATES = {
     ),
     "training state": re.compile(
         r"global_step|save_counter|checkpointable_object_graph|beta[12]_power|lr_schedulers?|rng_state"
-        r"|grad_scaler|train_state|dataloader|ema(_model)?|model_ema"
+        r"|grad_scaler|train_state|dataloader|ema(_model)?|model_ema|keras_api|compiled_metrics"
     ),
 }
 _BUFFERS = {
