@@ -131,15 +131,26 @@ def test_figures_have_the_verdicts_of_their_claims(tmp_path, engine, monkeypatch
     assert found.claims[0].figure == "fig1"
 
 
-def test_a_saved_reproduction_is_not_overwritten_by_another_scale(tmp_path):
+def test_a_saved_reproduction_is_not_overwritten_by_another_one(tmp_path):
     claim = judge(CLAIMS["norm-sqrt"], Evidence())
     result = Reproduction.of(claims=(claim,), errata=(check(ERRATA["lemma-7"], Evidence()),))
     result.save(tmp_path)
     loaded = load(tmp_path)
     assert isinstance(loaded, Reproduction)
     assert (loaded.claims, loaded.errata) == (result.claims, result.errata)
-    with pytest.raises(FolderMismatch):
-        replace(result, scale="paper").save(tmp_path)
+    result.save(tmp_path)  # the same one again
+    for different in (
+        replace(result, scale="paper"),
+        replace(result, only=("norm-sqrt",)),
+        replace(result, options=("--data", "corpora")),
+        replace(result, claims=(replace(claim, verdict="not shown"),)),
+        replace(result, errata=()),
+    ):
+        with pytest.raises(FolderMismatch):
+            different.save(tmp_path)
+        assert load(tmp_path).claims == result.claims
+    replace(result, scale="paper").save(tmp_path, overwrite=True)
+    assert load(tmp_path).scale == "paper"
     with pytest.raises(KeyError):
         _ = result["nothing"]
 

@@ -22,7 +22,7 @@ from normgrowth.serialization.json_types import read_json
 from normgrowth.serialization.record_schema import refuse_other_schemas
 from normgrowth.stored_result import StoredResult
 from normgrowth.text import one_line
-from normgrowth.workspace import Workspace, replacing
+from normgrowth.workspace import replacing
 
 Verdict = Literal["holds", "holds in part", "does not hold", "not shown", "not measured here"]
 Numbers = dict[str, float | None]  # by label; None: not finite
@@ -164,13 +164,6 @@ class Reproduction(Result):
     def incomplete(self) -> tuple[StageOutcome, ...]:
         """The stages that left out parts which could not be measured."""
         return tuple(stage for stage in self.stages if stage.status == "incomplete")
-
-    def save(self, folder: Path | str, *, overwrite: bool = False) -> Path:
-        """Write claims.json into an output folder and return its path."""
-        with Workspace.open(folder, self.kind, {"scale": self.scale}, overwrite=overwrite) as workspace:
-            assert workspace.folder is not None
-            self.write(workspace.folder)
-            return workspace.folder
 
     def write(self, folder: Path | str) -> None:
         content = self.to_json()
