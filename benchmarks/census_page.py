@@ -128,8 +128,8 @@ the first and the last of these settings. The table counts an architecture by it
 - **not built**: transformers cannot run the small model in this type, or with its parameters multiplied by c.
 
 Routers select experts by values that float64 rounds to equal numbers at large c (sigmoids near 1, shares near 0). If
-the scaled network disagrees with the limit, it is run again with a sigmoid, and a softmax over experts, that have the
-same limits and the same order but converge more slowly.
+the scaled network disagrees with the limit, it is run again with another sigmoid and another softmax over experts.
+They have the same limits and the same order, but reach the limits so slowly that float64 still tells the values apart.
 
 The tests in `tests/limit/test_architectures.py` compare every output of every submodule of 48 models, including vision
 models and modules of torch, with tighter bounds.

@@ -104,7 +104,7 @@ def commands() -> str:
     lines = [
         "# Commands",
         "",
-        "Each command has `--help` with all options. Made by `benchmarks/readme.py`.",
+        "Each command has `--help` with all options.",
         "",
     ]
     for title, names in GROUPS.items():

@@ -69,6 +69,8 @@ def degrees(
             "changes them; as_initialized (--as-initialized) keeps them constant"
         )
     notes += note_on_fixed(fixed)
+    if _is_text(inputs):
+        raise InputError(f"inputs are tensors, got the text {inputs!r:.60}; pass sentences as texts=")
     if inputs is None:
         found = default_inputs(loaded, texts, seed=seed)
         inputs, said, unknown = found.tensors, found.note, found.unknown_share
@@ -86,6 +88,12 @@ def degrees(
     result = replace(result, **facts, notes=tuple(notes), provenance=Provenance.now())
     folder.write(result)
     return result
+
+
+def _is_text(inputs: "Any") -> bool:
+    return isinstance(inputs, str) or (
+        isinstance(inputs, list | tuple) and any(isinstance(x, str) for x in inputs)
+    )
 
 
 def _arguments(inputs: "Any") -> "tuple[list[Any], dict[str, Any]]":

@@ -114,8 +114,8 @@ class RecordsMismatch(InputError):
 
 def _described(said: Mapping[str, Any]) -> str:
     kind = said.get("kind", "result")
-    texts = {name: str(value) for name, value in said.items() if name != "kind"}
-    more = ", ".join(f"{name} {text[:300]}{'…' if len(text) > 300 else ''}" for name, text in texts.items())
+    texts = {name: "none" if value is None else str(value) for name, value in said.items() if name != "kind"}
+    more = ", ".join(f"{name}: {text[:300]}{'…' if len(text) > 300 else ''}" for name, text in texts.items())
     return f"the result of '{kind}'{f' with {more}' if more else ''}"
 
 

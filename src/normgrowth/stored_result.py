@@ -92,7 +92,9 @@ def why_no_result(folder: Path) -> str:
         return "a file; pass its folder instead"
     below = sorted(path.name for path in folder.iterdir() if path.is_dir() and has_records(path))
     if not below:
-        return "no normgrowth result here; create one with `normgrowth trace -o`"
+        return (
+            f"no normgrowth result here; to measure checkpoints, first run `normgrowth trace {folder} -o DIR`"
+        )
     names = f"{', '.join(below[:5])}{' and more' if len(below) > 5 else ''}"
     which = f"subfolder {names} has one" if len(below) == 1 else f"subfolders {names} have results"
     return f"no normgrowth result here; its {which}: {folder / below[0]}"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import normgrowth
-from normgrowth.errors import UnscalableParameter
+from normgrowth.errors import InputError, UnscalableParameter
 from normgrowth.limit.saturated import saturated
 
 pytestmark = pytest.mark.usefixtures("own_random_numbers")
@@ -244,3 +244,14 @@ def test_weights_quantized_between_calls_are_refused():
     model.get_submodule("1").register_buffer("qweight", torch.zeros(4, 4, dtype=torch.int8))
     with pytest.raises(UnscalableParameter):
         limit(torch.ones(1, 4, dtype=torch.float64))
+
+
+def test_a_name_is_no_module():
+    with pytest.raises(InputError, match="load_model"):
+        normgrowth.saturated("minilm")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("inputs", ["The cat sat.", ["The cat sat."]], ids=["string", "list"])
+def test_sentences_are_no_inputs_of_degrees(inputs):
+    with pytest.raises(InputError, match="texts="):
+        normgrowth.degrees(two_layers(), inputs)

@@ -60,7 +60,7 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
         "--preset",
         choices=("paper", "small", "tiny"),
         default=preset,
-        help=f"defaults of the settings below; the numbers in brackets are those of {preset} [{preset}]",
+        help=f"set of defaults; the defaults in brackets below are those of {preset} [{preset}]",
     )
     hints = get_type_hints(TrainSettings)
     for field in fields(TrainSettings):

@@ -263,8 +263,12 @@ def _ties(found: "Degrees") -> Iterator[str]:
         for name in ("rows", "tied", "near", "uniform", "undecided")
     )
     where = listed(module_labels(tie.module for tie in found.ties))
-    text = f"Several keys share the largest score in {tied:,} of {rows:,} softmax rows ({where})"
-    no_matter = "" if found.undecided_values else ", but the keys that tie have equal values"
+    text = f"{tied:,} of {rows:,} softmax rows have several keys with the largest score ({where})"
+    no_matter = (
+        ""
+        if found.undecided_values
+        else ", but this does not change the output: the tied keys have equal values"
+    )
     details = [
         f"in {uniform:,} they get equal weight" if uniform else "",
         f"in {tied - uniform:,} a lower order breaks the tie" if tied > uniform else "",

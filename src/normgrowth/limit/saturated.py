@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import normgrowth.limit.rule_files  # noqa: F401 (registers the rules)
+from normgrowth.errors import InputError
 from normgrowth.limit.dispatch import HALVES, MARK, LimitMode
 from normgrowth.limit.dispatch.score_origins import known_parameters
 from normgrowth.limit.forward_pass.compiled import run_eagerly, unwrapped
@@ -232,8 +233,8 @@ def saturated(
     """The saturated network of a model: `saturated(model)(**inputs)` returns lim c^(-k) f(x; cθ).
 
     orders: number of orders to compute, including the leading one; by default as many as necessary to break ties that
-    matter, at most three. tolerance: scores within this many units of rounding of the largest score tie with it, if
-    their keys tie for every query.
+    matter, at most three. tolerance: scores tie if they differ by at most this many units of rounding of the largest
+    score, and if their keys tie for every query.
     attention_only: keep the weights unchanged and only make attention hard: softmax of products of two activations.
     fixed: parameters that do not grow, as names or patterns (`["logit_scale", "*.A_log"]`), for example parameters in
     an exponential, which would grow faster than any power of c.
@@ -243,6 +244,10 @@ def saturated(
     >>> limit.degrees["transformer.h.0"]
     Fraction(3, 1)
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"saturated needs a module, got {model!r}; load a model by its name with load_model(...).model"
+        )
     model = unwrapped(model)
     check_fixed(model, fixed)
     return Limit(model, orders, tolerance, attention_only, fixed)

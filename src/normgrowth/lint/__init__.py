@@ -24,8 +24,8 @@ def lint(
 ) -> "Findings":
     """Check a series of checkpoints; return findings in the order of steps, empty if nothing is wrong.
 
-    source: a source of checkpoints, or a `Trace`. A trace was checked while it was measured, so nothing is read, and
-    the checked parameters are those of the trace.
+    source: a source of checkpoints, or a `Trace`. For a trace, return the findings that it stores, without reading a
+    file; the checked parameters are those of the trace.
     out: output folder for the findings. overwrite: replace another result in this folder.
 
     A finding has `.step`, `.name` (the tensor, or "" for the whole checkpoint), `.kind`, `.why`, `.label` (the file)

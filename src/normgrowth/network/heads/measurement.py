@@ -84,7 +84,7 @@ def measure_heads(
         passes.over(given, filled, told)
     if passes.undecided:
         notes.append(
-            f"{passes.undecided:,} queries have ties in the limit that lower orders might break; "
+            f"{passes.undecided:,} queries have ties in the limit that more orders might break; "
             "tied positions get equal weight"
         )
     if passes.doubtful:

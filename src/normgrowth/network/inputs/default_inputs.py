@@ -17,7 +17,7 @@ Texts = str | Path | Sequence[str]  # a file, or sentences
 SENTENCES = 100
 SHORTEST = 8  # minimum words of a sentence of the Python documentation
 TOPICS = "the Python documentation (pydoc_data.topics)"
-AS_WORDS = "words numbered in order of appearance (the model has no tokenizer)"
+AS_WORDS = "words numbered in order of appearance, because there is no tokenizer (tokenizer= passes one)"
 MOST_UNKNOWN = 0.1  # maximum share of unknown tokens without a warning
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask")
 
@@ -87,7 +87,9 @@ def read_sentences(path: str | Path, most: int = SENTENCES) -> list[str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+        raise InputError(
+            f"{path}: {error.strerror or error}; pass a text file, or a list of sentences"
+        ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
     lines = [line for line in map(str.strip, text.splitlines()) if line]

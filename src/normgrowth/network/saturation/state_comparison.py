@@ -196,7 +196,7 @@ class _Passes:
         sums = {method: np.concatenate(found) for method, found in parts.items()}
         notes += messages(findings)
         if doubtful:
-            notes.append("the limit has ties that lower orders might break; tied positions get equal weight")
+            notes.append("the limit has ties that more orders might break; tied positions get equal weight")
         for method, found in sums.items():
             bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
             if bad and not method.quantity.endswith("_others"):  # NaN in the same layers

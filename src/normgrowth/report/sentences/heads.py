@@ -53,8 +53,8 @@ def model_sentences(heads: HeadTable, tolerance: float) -> list[str]:
     scale = heads.model.get("hard_scale", nan)
     if isfinite(scale):
         found.append(
-            f"The scale to be hard of the median head is {factor(scale)}: with scores this many times as large, at "
-            f"most {percent(tolerance)} of the weight is not on the largest score, for 9 of 10 queries."
+            f"The median head becomes hard (all but {percent(tolerance)} of the weight on the largest score, for 9 of "
+            f"10 queries) when its scores are multiplied by {factor(scale)}."
         )
     elif scale == inf:
         found.append(

@@ -19,6 +19,7 @@ EXCESS = (
     "Only the excess over the cosine to other tokens indicates saturation; the rest is shared by all states."
 )
 ERRORS = "±: standard error over sentences; for random baselines, standard deviation over seeds."
+SMALL = 0.05  # an excess below it is no sign of saturation: random networks of Figure 2 have up to 0.05
 SHARED = 0.3  # a cosine to other tokens' states above which a sentence warns
 
 
@@ -66,12 +67,17 @@ def level_sentences(curves: Sequence[LayerCurve]) -> list[str]:
             others = curve.others[curve.blocks]
             known = np.isfinite(others).all() and len(others)
             more = (
-                f", {others.mean():.3f} to other tokens: an excess of {round(curve.mean - others.mean(), 3) + 0.0:.3f}"
+                f", {others.mean():.3f} to other tokens: an excess of {_excess(curve.mean - others.mean())}"
                 if known
                 else ""
             )
             found.append(f"{curve.run}: {own} {curve.mean:.3f} on average over blocks{more}.")
     return found
+
+
+def _excess(value: float) -> str:
+    """The excess over the cosine to other tokens, and what it means if it is small."""
+    return f"{round(value, 3) + 0.0:.3f}{' (no sign of saturation)' if value < SMALL else ''}"
 
 
 class Profile:
