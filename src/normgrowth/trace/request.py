@@ -1,6 +1,6 @@
 """The pipeline of a trace, from a series of checkpoints to records.
 
-    open the series -> plan the comparisons -> for each step: moments (stored at once) -> records
+    open the series -> plan the comparisons -> list the counted tensors -> measure each step -> result
 
 The moments of a step depend only on the checkpoints they compare, and are stored by step. After an interruption, when
 the series has grown, or when older checkpoints were deleted, the trace computes only the missing moments. The
@@ -24,12 +24,13 @@ from normgrowth.engine import Progress
 from normgrowth.errors import InputError
 from normgrowth.measurements import where
 from normgrowth.results import Provenance
+from normgrowth.trace.measured_steps import MeasuredSteps
 from normgrowth.trace.output.identity import TraceFacts, changed_files
 from normgrowth.trace.output.store import Store
 from normgrowth.trace.plan import Plan, TraceStep
 from normgrowth.trace.result import Finding, Trace
 from normgrowth.trace.sampling.sample_log import SampleLog
-from normgrowth.trace.stream import Reader, Window, counted_tensors, measure_all, own_sums
+from normgrowth.trace.stream import Counted, Reader, Window, counted_tensors, measure_all, own_sums
 from normgrowth.trace.trainer_state import recorded_groups, recorded_schedule
 from normgrowth.workspace import Workspace
 
@@ -76,11 +77,17 @@ class Tracing:
             workspace.claim(request, asdict(facts))
             for stored in changed:
                 store.save(stored)
-            take = {"samples": self.judge is not None, "scalars": self.scalars}
-            steps = measure_all(plan, window, counted, store, how, progress, **take)
-        result = Trace(
+            steps = measure_all(
+                plan, window, counted, store, how, progress, samples=bool(self.judge), scalars=self.scalars
+            )
+        return self._result(facts, counted, steps, (*series.notes, *window.notes)), steps.places
+
+    def _result(
+        self, facts: TraceFacts, counted: Counted, steps: MeasuredSteps, notes: tuple[str, ...]
+    ) -> Trace:
+        return Trace(
             records=steps.records(facts.run, facts.tokens_per_step),
-            source=series.label,
+            source=facts.source,
             run=facts.run,
             steps=tuple(place.step for place in steps.places),
             step_origins=tuple(place.step_origin for place in steps.places),
@@ -90,13 +97,12 @@ class Tracing:
             lags=self.lags,
             tokens_per_step=facts.tokens_per_step,
             findings=self.judge(steps.samples) if self.judge and steps.samples else None,
-            notes=(*series.notes, *window.notes, *steps.notes()),
+            notes=(*notes, *steps.notes()),
             problems=tuple(steps.problems()),
             schedule=recorded_schedule(self.source),
             optimizer_groups=recorded_groups(self.source),
             provenance=Provenance.now(),
         )
-        return result, steps.places
 
     def _facts(self, workspace: Workspace, label: str) -> TraceFacts:
         """Return the facts to store in the folder; values that are not given keep their stored value."""
