@@ -13,6 +13,7 @@ from normgrowth.checkpoints.checkpoint import Tensor
 from normgrowth.checkpoints.parameters.parameter_names import Reading, read_names
 from normgrowth.lint.checks.trajectory import Trajectory
 from normgrowth.moments.moments import Floats, Moments, quantities
+from normgrowth.trace.measured_steps import tied_copies
 from normgrowth.trace.sampling.finding import Finding, Kind, Severity
 from normgrowth.trace.sampling.sampled_steps import SampledStep
 
@@ -105,13 +106,12 @@ class StepTable:
     @cached_property
     def copies(self) -> set[str]:
         """Return heads that are stored copies of the embedding they are tied to; a trace counts them once."""
-        ends = [n for n in self.names if self.readings[n].role in ("embedding", "head")]
-        seen: dict[tuple[float, ...], str] = {}
-        for name in sorted(ends, key=lambda n: self.readings[n].role == "head"):
-            column = self.column[name]
-            if self.square[0, column] > 0:
-                seen.setdefault((self.numel[column], *self.square[:, column]), name)
-        return {name for name in ends if self.square[0, self.column[name]] > 0} - set(seen.values())
+
+        def sums(reading: Reading) -> tuple[float, ...]:
+            column = self.column[reading.name]
+            return (self.numel[column], *self.square[:, column]) if self.square[0, column] > 0 else ()
+
+        return set(tied_copies((self.readings[name] for name in self.names), sums))
 
     def finding(self, row: int, name: str, kind: Kind, why: str, severity: Severity = "fault") -> Finding:
         sample = self.sampled[row]

@@ -1,6 +1,6 @@
 """The sums of all steps of a series, and the records computed from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -46,7 +46,14 @@ class MeasuredSteps:
         places = [place for place, found in zip(plan.places, measured, strict=True) if found]
         moments = [found for found in measured if found]
         unbroken = next((i for i, found in enumerate(measured) if not found), len(measured))
-        copies = tied_copies(readings, moments)
+        place_of = {reading.name: i for i, reading in enumerate(readings)}
+
+        def sums(reading: Reading) -> tuple[float, ...]:
+            i = place_of[reading.name]
+            own = tuple(float(x) for m in moments for x in (m.numel[i], m.square[i], m.largest[i]))
+            return own if moments[0].square[i] > 0 else ()
+
+        copies = tied_copies(readings, sums)
         single = [i for i, reading in enumerate(readings) if reading.name not in copies]
         moments = [m.chosen(single) for m in moments] if copies else moments
         own = [readings[i] for i in single]
@@ -106,17 +113,16 @@ class MeasuredSteps:
         return blocks
 
 
-def tied_copies(readings: Sequence[Reading], moments: Sequence[Moments]) -> dict[str, str]:
+def tied_copies(readings: Iterable[Reading], sums: Callable[[Reading], tuple[float, ...]]) -> dict[str, str]:
     """Return heads that are stored copies of the embedding they are tied to: name -> name of the embedding.
 
     Most formats do not record that two names share their values. Two such matrices count as one if their sums
-    are bit-identical in every checkpoint.
+    are bit-identical in every checkpoint. sums: of a tensor in every checkpoint; () if it is zero in the first.
     """
     seen: dict[tuple[float, ...], str] = {}
     copies: dict[str, str] = {}
-    for i, reading in sorted(enumerate(readings), key=lambda pair: pair[1].role == "head"):
-        if reading.role in ("embedding", "head") and moments[0].square[i] > 0:
-            sums = tuple(float(x) for m in moments for x in (m.numel[i], m.square[i], m.largest[i]))
-            if (first := seen.setdefault(sums, reading.name)) != reading.name:
-                copies[reading.name] = first
+    ends = (reading for reading in readings if reading.role in ("embedding", "head"))
+    for reading in sorted(ends, key=lambda reading: reading.role == "head"):
+        if (own := sums(reading)) and (first := seen.setdefault(own, reading.name)) != reading.name:
+            copies[reading.name] = first
     return copies

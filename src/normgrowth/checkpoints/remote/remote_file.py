@@ -100,8 +100,8 @@ class RemoteFile:
     def _open(self) -> RemoteCheckpoint:
         files = self._infos()
         if self.format == "tensorflow":
-            return self.session.shared_index(open_bundle(self.store, self.label, self.name, files))
-        return self.session.shared_index(open_safetensors(self.store, self.label, files, self.weight_map))
+            return self.session.share_index(open_bundle(self.store, self.label, self.name, files))
+        return self.session.share_index(open_safetensors(self.store, self.label, files, self.weight_map))
 
     def download(self, folder: Path) -> Path:
         """Download all files into a folder; returns the path to open."""

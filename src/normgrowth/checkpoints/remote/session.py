@@ -25,7 +25,7 @@ class RemoteSession:
 
     def __init__(self, scratch: Path | None = None) -> None:
         self.scratch = scratch
-        self.shared_index = SharedIndex()
+        self._index: tuple[dict[str, Tensor], Ranges] | None = None
         self.weight_maps: dict[bytes, bytes] = {}  # contents of *.index.json, without duplicates
         self.pool = Pool()
         self.logins: dict[tuple[str, str | None, int], str] = {}  # scheme, host and port -> header, or empty
@@ -50,6 +50,13 @@ class RemoteSession:
                 self._stores[scheme, bucket] = open_store(scheme, bucket, anonymous=anonymous)
             return self._stores[scheme, bucket]
 
+    def share_index(self, opened: "RemoteCheckpoint") -> "RemoteCheckpoint":
+        """Replace an index that equals the last one by the same object: all checkpoints of a series may be open."""
+        own = opened.tensors, opened.ranges
+        self._index = own if self._index is None or self._index != own else self._index
+        opened.tensors, opened.ranges = self._index
+        return opened
+
     def __reduce__(self) -> tuple[Callable[[Path | None], "RemoteSession"], tuple[Path | None]]:
         return received_session, (self.scratch,)
 
@@ -62,21 +69,6 @@ def received_session(scratch: Path | None) -> RemoteSession:
 @lru_cache(maxsize=4)
 def _session_of(process: int, scratch: Path | None) -> RemoteSession:  # noqa: ARG001
     return RemoteSession(scratch)
-
-
-class SharedIndex:
-    """Replaces equal indexes by one object, to save memory: all checkpoints of a series may be open at once."""
-
-    last: "tuple[dict[str, Tensor], Ranges] | None" = None
-
-    def __call__(self, opened: "RemoteCheckpoint") -> "RemoteCheckpoint":
-        own = opened.tensors, opened.ranges
-        self.last = own if self.last is None or self.last != own else self.last
-        opened.tensors, opened.ranges = self.last
-        return opened
-
-    def __reduce__(self) -> tuple[type["SharedIndex"], tuple[()]]:
-        return SharedIndex, ()
 
 
 class LazyValue(Generic[T]):
