@@ -254,24 +254,43 @@ def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[s
     Used if every such checkpoint (local, or of TensorFlow) stores a step and the steps increase with the counts, which
     a step within an epoch does not.
     """
-    named = [place for place, pair in enumerate(files) if is_counter(_naming(*pair))]
-    read = [place for place in named if _tells_step(files[place][1])]
-    _note_unread([place for place in named if place not in read], files, said, notes)
-    ordered = sorted(read, key=lambda place: said[place] or 0)
+    counts = {place: said[place] or 0 for place, pair in enumerate(files) if is_counter(_naming(*pair))}
+    read = [place for place in sorted(counts, key=counts.__getitem__) if _tells_step(files[place][1])]
+    unread = [place for place in counts if place not in read]
+    span = [counts[place] for place in unread]
+    if len(span) > 1 and max(span) - min(span) == len(span) - 1:  # consecutive, as counts are
+        notes.append(
+            f"{files[unread[-1]][1].label}: its step is the number in its name, which may be a count of saves; steps "
+            f"stored in remote files of this format are not read{_likewise(unread)}"
+        )
     found: dict[int, int] = {}
-    before = -1
-    for place in ordered:
+    why = ""  # the stored steps are not used
+    for place in read:
         step = _stored_step(files[place][1])
-        if step is None or step <= before:
-            _note_unused(place, step, ordered, found, files, said, notes)
-            return {}
-        found[place] = before = step
-    other = [place for place in ordered if found[place] != said[place]]
+        if step is None:
+            why = f"{files[place][1].label} has none"
+            break
+        if found and step <= (before := max(found.values())):
+            why = f"{files[place][1].label} has step {step}, which does not follow step {before}"
+            break
+        found[place] = step
+    if why and not found and (step := _stored_step(files[read[-1]][1])) is not None:
+        found[read[-1]] = (
+            step  # of a series without stored steps, only the first and the last file are opened
+        )
+    other = [place for place in found if found[place] != counts[place]]
     if not other:
         return {}
-    label, step, count = files[other[-1]][1].label, found[other[-1]], said[other[-1]]
+    label, step = files[other[-1]][1].label, found[other[-1]]
+    if why:
+        notes.append(
+            f"{label}: the stored step {step} is not used, because {why}; the steps are the numbers in the names, "
+            "which may be counts of saves"
+        )
+        return {}
     notes.append(
-        f"{label}: step {step} is stored in the checkpoint; the {count} in its name is a count{_likewise(other)}"
+        f"{label}: step {step} is stored in the checkpoint; the {counts[other[-1]]} in its name is a count"
+        f"{_likewise(other)}"
     )
     return found
 
@@ -279,45 +298,6 @@ def _stored_steps(files: list[_FoundFile], said: list[int | None], notes: list[s
 def _tells_step(file: LocalFile | RemoteFile) -> bool:
     """Whether the stored step is read where the name has a number; other remote files would be downloaded for it."""
     return isinstance(file, LocalFile) or file.format == "tensorflow"
-
-
-def _note_unread(
-    places: list[int], files: list[_FoundFile], said: list[int | None], notes: list[str]
-) -> None:
-    counts = sorted(said[place] or 0 for place in places)
-    if len(counts) > 1 and counts[-1] - counts[0] == len(counts) - 1:  # consecutive, as counts are
-        notes.append(
-            f"{files[places[-1]][1].label}: its step is the number in its name, which may be a count of saves; steps "
-            f"stored in remote files of this format are not read{_likewise(places)}"
-        )
-
-
-def _note_unused(
-    place: int,
-    step: int | None,
-    ordered: list[int],
-    found: dict[int, int],
-    files: list[_FoundFile],
-    said: list[int | None],
-    notes: list[str],
-) -> None:
-    """Say that stored steps are not used, because the checkpoint at this place has none or an earlier one."""
-    if (
-        step is None and not found
-    ):  # of a series without stored steps, only the first and the last file are opened
-        last = ordered[-1]
-        found = {} if (stored := _stored_step(files[last][1])) is None else {last: stored}
-    unused = [at for at in found if found[at] != said[at]]
-    if unused:
-        why = (
-            "has none"
-            if step is None
-            else f"has step {step}, which does not follow step {max(found.values())}"
-        )
-        notes.append(
-            f"{files[unused[-1]][1].label}: the stored step {found[unused[-1]]} is not used, because "
-            f"{files[place][1].label} {why}; the steps are the numbers in the names, which may be counts of saves"
-        )
 
 
 def _stored_step(file: LocalFile | RemoteFile) -> int | None:
