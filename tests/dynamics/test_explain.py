@@ -8,8 +8,10 @@ from vectors import PARTS, norms, simulate, write_path
 
 from normgrowth import results
 from normgrowth.dynamics import dynamics
+from normgrowth.dynamics.growth_models import change_of_norm, verdict
 from normgrowth.dynamics.observed.direction import direction
 from normgrowth.dynamics.observed.uniformity import uniformity
+from normgrowth.dynamics.result import ModelFit
 from normgrowth.errors import InputError
 from normgrowth.records import Block, Records
 from normgrowth.report.sentences.dynamics import direction as direction_sentences
@@ -158,6 +160,24 @@ def test_models_that_say_the_same_are_not_told_apart(traced, lam):
     assert any("Which model" in text for text in undecided(found))
 
 
+@pytest.mark.parametrize(("later", "said"), [((13.06, 13.31), "undecided"), ((18.0, 26.78), "misaligned")])
+def test_a_norm_that_hardly_changes_decides_nothing(later, said):
+    """A prediction that ends at the right norm must also be closer to it than a constant on the way there."""
+    measured = np.array([13.39, *later])
+
+    def fitted(model, *predicted):
+        error = float(np.sqrt(np.mean(np.log(np.array(predicted) / measured[1:]) ** 2)))
+        return ModelFit(model, 1.0, np.nan, np.nan, np.nan, (), np.nan, (13.39, *predicted), error)
+
+    models = {
+        "aligned": fitted("aligned", 60.0, 200.0),
+        "misaligned": fitted("misaligned", 1.02 * measured[1], measured[2]),
+    }
+    assert models["misaligned"].error == pytest.approx(np.log(1.02) / np.sqrt(2))
+    assert change_of_norm(measured) == pytest.approx(np.sqrt(np.mean(np.log(measured[1:] / 13.39) ** 2)))
+    assert verdict(models, measured, uncertain=False) == said
+
+
 def test_an_uncertain_kappa_excuses_a_miss_on_its_own_side_only(traced):
     """On a sphere nothing grows. That κ may be larger than fitted does not make misaligned growth fit."""
     rng = np.random.default_rng(0)
@@ -283,6 +303,11 @@ def test_uniform_growth_and_its_opposite(traced):
     np.testing.assert_allclose(uneven.last_share, [0.9, 0.1])
     assert uneven.spread == pytest.approx(3)
     assert uneven.moved == pytest.approx(0.4)
+    halves, steps = np.split(path[:-1], 2, axis=1), np.split(np.diff(path, axis=0), 2, axis=1)
+    along = [2 * (a * d).sum() for a, d in zip(halves, steps, strict=True)]
+    np.testing.assert_allclose(uneven.by_alignment, along, atol=1e-9)
+    np.testing.assert_allclose(uneven.by_steps, [(d**2).sum() for d in steps], atol=1e-9)
+    assert uniformity(records, level="tensor").by_steps == ()
     assert all(part in uniformity_sentence(uneven) for part in ("×1.0000 (layer.1)", "×3.0000 (layer.0)"))
     assert uniformity_sentence(uneven).startswith("Layers grew by ×1.0000")
     assert "Layers shrank by ×0.3333" in uniformity_sentence(

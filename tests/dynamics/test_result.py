@@ -11,6 +11,7 @@ from normgrowth.dynamics.result import Dynamics
 from normgrowth.errors import InputError
 from normgrowth.report.page.content import PageEntry, content_of
 from normgrowth.report.page.sections.dynamics import sections
+from normgrowth.report.sentences.dynamics import growth, verdict
 from normgrowth.schedules import cosine, parse
 
 SPEC = "cosine:lr=0.05,steps=400,warmup=40,end=0.005"
@@ -140,6 +141,14 @@ def test_matrices_come_first_where_vectors_hide_them(hidden, tmp_path):
         assert "The norm of the matrices at step 5" in " ".join(text.split())
     (curve, *_) = [line for line in found.plot().axes[0].lines if line.get_label() == "checkpoints"]
     np.testing.assert_allclose(curve.get_ydata(), alone.norms)
+
+
+def test_the_verdict_is_the_first_sentence(hidden, folder):
+    for source in (hidden, folder):
+        first = ng.dynamics(source, SPEC).leading
+        found = growth(ng.dynamics(source, SPEC), "table")
+        assert found[0] == verdict(first, first.aligned, first.misaligned)
+        assert found[0][:40] in " ".join(str(ng.dynamics(source, SPEC)).split())
 
 
 def test_without_dominating_vectors_the_model_leads(folder):

@@ -166,7 +166,8 @@ def engine_of(arguments: Arguments, *, processes: bool) -> Any:
 def add_display(parser: Parser) -> None:
     """Add the options that control how a result is printed."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--wide", action="store_true", help="print all columns, even beyond 100 characters")
+    wide = "print all columns, even beyond 100 characters, and all sentences"
+    parser.add_argument("--wide", action="store_true", help=wide)
 
 
 def add_engine(parser: Parser, *, workers: bool = True) -> None:

@@ -123,11 +123,14 @@ def equilibrium(
 ) -> Equilibrium:
     """Return norm, rotation per step and time of the equilibrium of random gradients under weight decay.
 
-    optimizer: "adamw", which needs numel, or "sgd", which needs gradient_norm (and may have a momentum).
+    optimizer: "adamw", which needs numel and betas, or "sgd", which needs gradient_norm and may have a momentum.
+    lr, weight_decay: η and λ, both constant.
     numel: C, the number of weights that receive gradients.
     gradient_norm: √E‖g‖² of one step; for invariant weights ‖g‖·‖θ‖, which does not depend on ‖θ‖.
-    decay: see the top of this file; the default is PyTorch's: decoupled for adamw and coupled for sgd. Adam with
-    coupled decay also needs gradient_norm; the result holds while λ‖θ‖ is much smaller than it.
+    betas: β₁ and β₂ of Adam. momentum: μ of SGD.
+    decay: "decoupled" (θ ← (1 − ηλ)θ − ηu; default for adamw), "coupled" (λθ is added to the gradient and passes
+    through momentum; default for sgd) or "eq3" (θ ← (1 − λ)θ − ηu, eq. (3) of the paper). Adam with coupled decay also
+    needs gradient_norm; the result holds while λ‖θ‖ is much smaller than it.
     invariant: the weights are scale-invariant, like weights that are followed by a norm.
 
     >>> round(ng.equilibrium("adamw", lr=3e-3, weight_decay=0.01, numel=6_000).norm, 2)

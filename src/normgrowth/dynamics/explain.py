@@ -30,7 +30,8 @@ from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result
 from normgrowth.schedules import Schedule
 
-PARTS = ("layer", "role", "tensor")
+TERMS = ("total_growth_steps", "total_growth_alignment")
+PARTS = {"layer": ("norm", *TERMS), "role": ("norm", *TERMS), "tensor": ("norm",)}
 
 
 def explain(
@@ -46,9 +47,7 @@ def explain(
     """Explain the growth of a norm; see `normgrowth.dynamics.dynamics` for the parameters."""
     if level == "model" and name is not None:
         raise InputError(f"name {name} needs a level (--level): part, layer, role or tensor")
-    measured = read_measurement(
-        trace, {**dict.fromkeys(PARTS, ("norm",)), "part": None, "model": None, level: None}
-    )
+    measured = read_measurement(trace, {**PARTS, "part": None, "model": None, level: None})
     records = measured.records
     if level != "model" and name is None:
         names = ", ".join(records.where(level=level, quantity="norm").distinct("name")[:20])

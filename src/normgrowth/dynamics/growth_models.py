@@ -1,6 +1,6 @@
 """Alignment: which model of the dynamics predicts the norms of a trace, aligned or misaligned (§5.3 to §5.6)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite, log, nan
 from typing import get_args
 
@@ -13,6 +13,7 @@ from normgrowth.dynamics.result import ModelFit, Verdict
 
 MODELS: tuple[Model, ...] = get_args(Model)
 TOLERANCE = 0.2  # a model fits if its prediction is within this fraction of the growth of log‖θ‖
+SMALL = 0.5  # a model can be told from a constant norm if its error is at most this fraction of the change of log‖θ‖
 ROUNDING = 1e-9  # rounding error of log‖θ‖
 
 
@@ -58,6 +59,13 @@ def fit_model(
     )
 
 
+def change_of_norm(norms: Sequence[float] | Floats) -> float:
+    """Return the rms of log(‖θ_t‖/‖θ_0‖) over all later steps, the error of predicting a constant norm."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.log(np.asarray(norms, np.float64)[1:] / norms[0])
+    return _rms(change[np.isfinite(change)])
+
+
 def _rms(x: Floats) -> float:
     return float(np.sqrt(np.mean(x**2))) if len(x) else nan
 
@@ -65,7 +73,8 @@ def _rms(x: Floats) -> float:
 def verdict(models: Mapping[Model, ModelFit], norms: Floats, *, uncertain: bool) -> Verdict:
     """Return the model whose predicted growth of log‖θ‖ fits the measurement.
 
-    uncertain: widen the tolerance by the confidence interval of κ.
+    It is "undecided" if the error of this model is not small compared with the change of the norm, both as rms of
+    logarithms over all steps. uncertain: widen the tolerance by the confidence interval of κ.
     """
     last = int(np.flatnonzero(np.isfinite(norms))[-1])
     if norms[last] == 0:
@@ -85,6 +94,9 @@ def verdict(models: Mapping[Model, ModelFit], norms: Floats, *, uncertain: bool)
         room = TOLERANCE * max(abs(grown), min(abs(said[model]), 1e3)) + wide + ROUNDING
         miss[model] = abs(said[model] - grown) / room
     best, other = sorted(MODELS, key=lambda model: miss[model])
+    if miss[best] <= 1 and miss[other] < min(1, miss[best] + 0.5):
+        return "both"
     if miss[best] <= 1:
-        return "both" if miss[other] < min(1, miss[best] + 0.5) else best
+        small = SMALL * change_of_norm(norms) + ROUNDING
+        return "undecided" if models[best].error > small else best
     return "between" if said["misaligned"] < grown < said["aligned"] else "neither"

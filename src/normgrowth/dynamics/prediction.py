@@ -50,8 +50,13 @@ def predict_norm(
 ) -> Floats:
     """Return the predicted ‖θ‖ at each of the steps, starting from norm0 at step `start`.
 
+    schedule: η at each step: a `Schedule`, or a function of the step, which must be defined from `start` on; 1/√t is
+    not defined at 0.
+    kappa, p: κ and p of the step size ‖δ‖ = κη‖θ‖^p; p is 1 in Assumption 1, near 0 for Adam.
+    steps: where to predict, all at least `start`. norm0, start: the norm at the first step, and this step.
+    model: "aligned": steps along the weights; "misaligned": steps perpendicular to the weights.
+    weight_decay, decay: λ, and its kind: "decoupled" (θ -= ηλθ) or "eq3" (θ -= λθ, the paper's eq. (3)).
     discrete: compute the exact product over optimizer steps instead of the continuous flow; they differ by O(κη).
-    schedule: a callable must be defined from `start` on; 1/√t is not defined at 0.
     A norm that overflows is inf, one that underflows is 0.
 
     >>> from normgrowth import schedules

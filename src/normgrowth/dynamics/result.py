@@ -14,7 +14,7 @@ from normgrowth.schedules import Schedule
 from normgrowth.serialization.checksums import JsonObject
 from normgrowth.text import one_line, visible
 
-Verdict = Literal["aligned", "misaligned", "both", "between", "neither"]
+Verdict = Literal["aligned", "misaligned", "both", "between", "neither", "undecided"]
 OpenQuestion = Literal["model", "single_steps", "one_direction", "weight_decay", "kappa_interval"]
 
 
@@ -107,7 +107,9 @@ class Dynamics(Result):
     alignment: the mean of the alignments. checkpoint_gap: smallest and largest number of optimizer steps between
     checkpoints.
     aligned, misaligned, verdict: None without a schedule. verdict: the model that predicts the norm; "between" means
-    that the norm grew more than misaligned dynamics predict and less than aligned dynamics. kappa: the given κ.
+    that the norm grew more than misaligned dynamics predict and less than aligned dynamics, "undecided" that it changed
+    too little compared with the error of the closest model. It is that of the model or of the part `name`; if vectors
+    hide the matrices, tables and pages lead with `leading.verdict`, which is `matrices.verdict`. kappa: the given κ.
     open_questions: questions that the trace cannot answer.
     rounding: for published numbers, bounds of their rounding errors; else None.
     matrices: the growth of the matrices, if vectors make so much of ‖θ‖² of the model that they hide it; else None.

@@ -18,7 +18,8 @@ class Uniformity:
 
     first_share, last_share: the share of each part in the sum of ‖θ‖². factor: last norm over first norm.
     spread: largest factor over smallest factor; 1 if uniform. moved: half the sum of absolute changes of the shares;
-    0 if uniform, at most 1.
+    0 if uniform, at most 1. by_steps, by_alignment: the two terms Σ‖δ‖² and Σ2⟨θ,δ⟩ whose sum is the growth of ‖θ‖² of
+    each part; empty for tensors, and if the records lack them.
     """
 
     level: str
@@ -30,6 +31,8 @@ class Uniformity:
     factor: tuple[float, ...]
     spread: float
     moved: float
+    by_steps: tuple[float, ...] = ()
+    by_alignment: tuple[float, ...] = ()
 
 
 def uniformity(records: Records, *, level: str = "layer") -> Uniformity:
@@ -49,7 +52,18 @@ def uniformity(records: Records, *, level: str = "layer") -> Uniformity:
         tuple(factor.tolist()),
         float(known.max() / known.min()) if len(known) else nan,
         float(np.abs(share[-1] - share[0]).sum() / 2),
+        *(_term(records, level, norm, name) for name in ("steps", "alignment")),
     )
+
+
+def _term(records: Records, level: str, norm: Matrix, name: str) -> tuple[float, ...]:
+    """A term of the growth of ‖θ‖² of each part at the last step."""
+    if level == "tensor":  # verbs read only the norms of tensors
+        return ()
+    grown = records.matrix(f"total_growth_{name}", level=level)
+    if not len(grown.steps) or grown.steps[-1] != norm.steps[-1]:
+        return ()
+    return tuple(float(grown.curve(part)[-1]) for part in norm.names)
 
 
 def shares(records: Records, *, level: str = "layer") -> Block:

@@ -4,6 +4,7 @@ from math import isfinite
 
 import numpy as np
 
+from normgrowth.dynamics.growth_models import change_of_norm
 from normgrowth.dynamics.observed.direction import Direction
 from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.result import Dynamics, ModelFit
@@ -20,16 +21,22 @@ def interval(d: Dynamics) -> str:
     return f"{len(d.steps)} checkpoints, {apart} steps apart; δ: change of the weights from one to the next"
 
 
-def hidden_matrices(d: Dynamics) -> list[str]:
-    """Why the matrices come first, if they do, and the growth of the model."""
+def hidden_matrices(d: Dynamics, shown: str) -> list[str]:
+    """Why the matrices lead, if they do, and the growth of the model."""
     if d.matrices is None:
         return []
     first, last = d.matrices.norms[0], d.matrices.norms[_end(d.leading)]
     return [
         f"Gains, biases and other vectors make up to {percent(d.matrices.vector_share)} of ‖θ‖², which hides the "
-        f"growth of the matrices (×{times(last / first)}), so they come first; the norm of the model changed by "
-        f"×{times(d.norms[_end(d)] / d.norms[0])}."
+        f"change of the matrices (×{times(last / first)}), so this {shown} shows the matrices; the norm of the model "
+        f"changed by ×{times(d.norms[_end(d)] / d.norms[0])}."
     ]
+
+
+def growth(result: Dynamics, shown: str) -> list[str]:
+    """The findings, the most important first, and after it why the matrices lead, if they do. shown: by what."""
+    said = findings(result.leading)
+    return [*said[:1], *hidden_matrices(result, shown), *said[1:]]
 
 
 def rounding(d: Dynamics) -> list[str]:
@@ -47,11 +54,11 @@ def rounding(d: Dynamics) -> list[str]:
 
 
 def findings(d: Dynamics) -> list[str]:
-    """Sentences on the budget, the predicted norms and κ, the most important first."""
-    said = _budget(d)
-    if d.aligned is not None and d.misaligned is not None:
-        said += [verdict(d, d.aligned, d.misaligned), *_kappa(d, d.aligned, d.misaligned)]
-    return said
+    """Sentences on the predicted norms, κ and the budget, the most important first."""
+    if d.aligned is None or d.misaligned is None:
+        return _budget(d)
+    first, *drift = _kappa(d, d.aligned, d.misaligned)
+    return [verdict(d, d.aligned, d.misaligned), *_mismatch(d, d.misaligned), first, *_budget(d), *drift]
 
 
 def verdict(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> str:
@@ -70,13 +77,16 @@ def verdict(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> str:
         "aligned": "the aligned model fits",
         "both": "both models fit within their uncertainty",
         "between": "the measured norm lies between both",
+        "undecided": "the norm changed too little to decide; the closest model has an error of "
+        f"{percent(min(aligned.error, misaligned.error))}, a constant norm would have one of "
+        f"{percent(change_of_norm(d.norms))}",
         "neither": f"neither model fits, since the norm grew {'more' if norm > along else 'less'} than both predict",
     }[d.verdict]
     return f"{predicted}: {found}."
 
 
 def _kappa(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> list[str]:
-    """κ, whether it is constant, and intervals that do not belong to the schedule."""
+    """κ, and whether it is constant."""
     known_interval = isfinite(misaligned.kappa_low)
     value = f"{misaligned.kappa:.3g}"
     if known_interval:
@@ -92,15 +102,20 @@ def _kappa(d: Dynamics, aligned: ModelFit, misaligned: ModelFit) -> list[str]:
             f"In the later half of the run κ is {misaligned.kappa_drift:.3g} times as large as in the earlier half; "
             "Assumption 1 says that it does not change."
         )
-    idle = _moved_without_rate(d, misaligned)
-    # Decay by eq. (3) moves the weights even where η = 0.
-    if idle and not (d.weight_decay and d.optimizer.decay == "eq3"):
-        said.insert(
-            0,
-            f"The schedule does not belong to this run: the weights moved in {len(idle)} of {len(d.step_sizes)} "
-            f"intervals in which it has η = 0, first before step {idle[0]:,}.",
-        )
     return said
+
+
+def _mismatch(d: Dynamics, misaligned: ModelFit) -> list[str]:
+    """Intervals that do not belong to the schedule."""
+    idle = _moved_without_rate(d, misaligned)
+    if not idle or (
+        d.weight_decay and d.optimizer.decay == "eq3"
+    ):  # eq. (3) moves the weights even where η = 0
+        return []
+    return [
+        f"The schedule does not belong to this run: the weights moved in {len(idle)} of {len(d.step_sizes)} "
+        f"intervals in which it has η = 0, first before step {idle[0]:,}."
+    ]
 
 
 def _moved_without_rate(d: Dynamics, fit: ModelFit) -> list[int]:
@@ -192,8 +207,9 @@ def weight_decay(d: Dynamics) -> list[str]:
                 f"The last norm is {row.reached:.3g} times the equilibrium norm."
             )
         said.append(
-            f"{at} random gradients would hold the first norm with λ = {row.stationary_decay:.3g}; misaligned steps "
-            f"under Assumption 1 would hold any norm with λ = {row.holding_decay:.3g} (here λ = {d.weight_decay:g})."
+            f"{at}, with random gradients, λ = {row.stationary_decay:.3g} would keep the norm at its initial value. "
+            f"With misaligned steps under Assumption 1, λ = {row.holding_decay:.3g} would keep any norm. This run has "
+            f"λ = {d.weight_decay:g}."
         )
     return said
 
@@ -202,12 +218,15 @@ def direction(found: Direction) -> list[str]:
     """Sentences on whether the direction converges, and on its total turn."""
     if isfinite(found.q):
         meaning = {
-            "turns on": "the direction does not converge, unless later turns undo earlier ones",
-            "converges": "the angles have a finite sum, so the direction converges (as it must if η falls to 0)",
-            "undecided": "this does not decide whether the direction converges",
+            "turns on": "here it keeps turning",
+            "converges": "here it converges, as it must if η falls to 0",
+            "undecided": "this does not decide whether it converges",
         }[found.verdict]
-        interval = f"[{-found.high:.2f}, {-found.low:.2f}]"
-        said = [f"The squared angle per step changes as t to the power {-found.q:.2f} {interval}: {meaning}."]
+        said = [
+            f"Squared angles per step change like t^{-found.q:.2f} [{-found.high:.2f}, {-found.low:.2f}]. "
+            "The direction converges if they fall faster than t^-2, and keeps turning if they fall slower than t^-1: "
+            f"{meaning}."
+        ]
     else:
         said = ["There are too few intervals to say whether the direction converges."]
     unit = "steps" if (consecutive := bool(np.all(np.diff(found.steps) == 1))) else "checkpoints"
@@ -235,8 +254,28 @@ def uniformity(found: Uniformity) -> str:
     return (
         f"{found.level.capitalize()}s {verb} by ×{times(found.factor[low])} ({found.names[low]}) to "
         f"×{times(found.factor[high])} ({found.names[high]}), a ratio of {found.spread:.3g}; "
-        f"the shares of the {found.level}s in ‖θ‖² shifted by {percent(found.moved)}."
+        f"{percent(found.moved)} of ‖θ‖² moved between {found.level}s."
     )
+
+
+def layers(d: Dynamics) -> list[str]:
+    """Why some layers grew more than others, and how uneven their growth is."""
+    return [text for found in list(d.uniformity.values())[:1] for text in [*_terms(found), uniformity(found)]]
+
+
+def _terms(found: Uniformity) -> list[str]:
+    """Both terms of the growth of ‖θ‖², in the layer that grew most and in the one that grew least."""
+    if not found.by_steps:
+        return []
+    terms = zip(found.by_alignment, found.by_steps, found.names, strict=True)
+    known = sorted((a + b, name, signed(a), signed(b)) for a, b, name in terms if isfinite(a + b))
+    if len(known) < 2:
+        return []
+    (_, least, *fewer), (_, most, *more) = known[0], known[-1]
+    return [
+        f"‖θ‖² of {most} grew most: {more[0]} by alignment and {more[1]} by steps, "
+        f"against {fewer[0]} and {fewer[1]} in {least}."
+    ]
 
 
 def _of(d: Dynamics) -> str:

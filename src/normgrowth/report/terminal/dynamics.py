@@ -1,11 +1,13 @@
 """Dynamics in the terminal: measured and predicted norms, then sentences."""
 
+import sys
 from collections.abc import Callable, Sequence
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
+from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.result import Dynamics
-from normgrowth.report.numbers import number, small
+from normgrowth.report.numbers import number, signed, small, times
 from normgrowth.report.sentences import dynamics as sentences
 from normgrowth.report.terminal.console import WIDE, Cells, say, say_counted, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_table
@@ -50,11 +52,14 @@ def show(result: Dynamics, console: "Console") -> None:
     ]
     show_table(console, columns)
     if len(chosen) < len(d.steps):
-        say(console, f"{len(chosen)} of {len(d.steps)} checkpoints shown.", "dim")
+        unit = "steps" if d.checkpoint_gap[1] == 1 else "checkpoints"
+        say(console, f"{len(chosen)} of {len(d.steps)} {unit} shown.", "dim")
+    for found in list(d.uniformity.values())[:1]:
+        _layers(found, console)
     sections = {
-        "Growth": [*sentences.hidden_matrices(result), *sentences.findings(d)],
+        "Growth": sentences.growth(result, "table"),
         "Rounding": sentences.rounding(d),
-        "Layers": [sentences.uniformity(found) for found in list(d.uniformity.values())[:1]],
+        "Layers": sentences.layers(d),
         "Direction": [*sentences.direction(d.direction), *sentences.displacement(d)],
         "Weight decay": sentences.weight_decay(d),
         "Open questions": sentences.undecided(d),
@@ -71,6 +76,28 @@ def show(result: Dynamics, console: "Console") -> None:
     if d.schedule is None:
         say(console, "No model of the dynamics is fitted: pass the learning rates with --schedule.", "dim")
     say_remarks(console, d)
+
+
+def _layers(found: Uniformity, console: "Console") -> None:
+    """Print how much ‖θ‖² of each layer grew, and both terms of this growth."""
+    if not found.by_steps:
+        return
+    chosen = spread(len(found.names), sys.maxsize if console.width >= WIDE else ROWS)
+    growth = [sum(terms) for terms in zip(found.by_alignment, found.by_steps, strict=True)]
+    columns = {"growth\nof ‖θ‖²": growth, "by\nalignment": found.by_alignment, "by\nsteps": found.by_steps}
+    show_table(
+        console,
+        [
+            Cells("layer", [found.names[i] for i in chosen], right=False),
+            Cells("factor", [times(found.factor[i]) for i in chosen]),
+            *(
+                Cells(title, ["-" if isnan(values[i]) else signed(values[i]) for i in chosen])
+                for title, values in columns.items()
+            ),
+        ],
+    )
+    if len(chosen) < len(found.names):
+        say(console, f"{len(chosen)} of {len(found.names)} layers shown.", "dim")
 
 
 def _norms(result: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
@@ -102,12 +129,12 @@ def _kappa(d: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
 
 
 def _most_important(sections: dict[str, list[str]], console: "Console") -> None:
-    """Print at most five sentences, beginning with the growth budget and the model that fits."""
+    """Print at most five sentences, beginning with the model that fits, κ and the growth budget."""
     said = [
         *sections["Growth"][:3],
         *sections["Rounding"],
+        *sections["Layers"][:1],
         *sections["Weight decay"][:1],
-        *sections["Layers"],
         *sections["Direction"][:1],
     ]
     said += [text for texts in sections.values() for text in texts if text not in said]

@@ -64,7 +64,7 @@ def _spans(grids: Grids) -> str:
     """Over which steps the table measures changes, in one line."""
     before, last = grids.steps[-2:]
     over = f"training step {last:,}" if grids.tracked else f"steps {before:,} to {last:,}"
-    return f"“last” and “previous”: {over}; other columns: since step {grids.steps[0]:,}."
+    return f"Columns with “last” or “previous” cover {over}; the others cover steps {grids.steps[0]:,} to {last:,}."
 
 
 def _growth(grids: Grids) -> list[Cells]:

@@ -16,6 +16,7 @@ VERDICTS = {
     "both": "both models fit",
     "between": "growth lies between the aligned and the misaligned prediction",
     "neither": "neither model fits",
+    "undecided": "the norm changed too little to decide",
 }
 
 
@@ -69,14 +70,13 @@ def _sentences(result: Dynamics) -> list[str]:
     d = result.leading
     return [
         f"{sentences.interval(d)}.",
-        *sentences.hidden_matrices(result),
-        *sentences.findings(d),
+        *sentences.growth(result, "chart"),
         *sentences.rounding(d),
         *(f"Open question: {text}" for text in sentences.undecided(d)),
         *sentences.weight_decay(d),
         *sentences.direction(d.direction),
         *sentences.displacement(d),
-        *(sentences.uniformity(one) for one in list(d.uniformity.values())[:1]),
+        *sentences.layers(d),
         *(f"Whole model: {text}" for text in ([] if d is result else sentences.findings(result))),
     ]
 
