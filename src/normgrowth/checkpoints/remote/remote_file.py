@@ -126,7 +126,8 @@ class RemoteFile:
 
     def _download_part(self, folder: Path, part: tuple[str, int]) -> None:
         file, start = part
-        info = self._infos()[file]
+        info = self.files[file]
+        assert info is not None, "`download` has requested the sizes of all files"
         content = self.store.read(file, start, min(start + PART, info.size), named(self.label, file), info)
         with (folder / file).open("r+b") as out:
             out.seek(start)
