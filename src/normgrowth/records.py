@@ -4,7 +4,8 @@ Each row is one number. New analyses add quantities, not columns.
 
     run       string   which series or training run
     step      int64    training step; null in records over another axis
-    level     string   "tensor", "layer", "role", "part", "head" or "model": the unit of the sums
+    level     string   "tensor", "layer", "layer_matrices" (layers without gains and biases), "role", "part" ("matrices"
+                       and "vectors"), "head" or "model": the unit of the sums
     name      string   tensor, layer ("encoder.3"), role ("attention.query"), head ("encoder.3.head.5") or "model"
     layer     int32    block index, counted from 0; null outside blocks and for role and model
     role      string   role, at levels tensor and role; null otherwise

@@ -112,6 +112,8 @@ class Result:
     ) -> Matrix:
         """One quantity as a matrix: a row per step, a column per layer (or tensor, role, head).
 
+        by: the level: "layer", "layer_matrices" (layers without their gains and biases), "role", "part" ("matrices" and
+        "vectors"), "tensor", "head" or "model"; the records of each kind of result have some of them.
         scale: the factor of the weights, for a quantity that was measured at several factors.
         """
         rows = self.records if run is None else self.records.where(run=run)

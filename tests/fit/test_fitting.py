@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import normgrowth as ng
 from normgrowth.errors import InputError
 from normgrowth.fit import bootstrap as correlated
 from normgrowth.fit import fit
@@ -215,7 +216,7 @@ def test_each_series_of_a_trace_is_fitted():
 
 
 @pytest.mark.parametrize(("share", "notes"), [(0.9, 1), (0.2, 0)])
-def test_a_fit_of_the_model_says_if_vectors_hide_the_matrices(share, notes):
+def test_a_fit_of_the_model_leads_with_the_matrices_that_vectors_hide(share, notes, tmp_path):
     steps = np.arange(12)
     squares = np.linspace(1, 2, 12)
     parts = np.sqrt(np.stack([(1 - share) * squares, share * squares], axis=1))
@@ -224,7 +225,39 @@ def test_a_fit_of_the_model_says_if_vectors_hide_the_matrices(share, notes):
         Block("model", ["model"], [None], [None], steps, {"norm": np.sqrt(squares)[:, None]}),
     ]
     records = Records.from_blocks("run", blocks)
-    found = fit(records, bootstrap=0).notes
-    assert len(found) == notes
-    assert all("--level part" in note and f"{100 * share:.1f}%" in note for note in found)
-    assert not fit(records, level="part", bootstrap=0).notes
+    found = fit(records, bootstrap=0)
+    assert len(found.notes) == notes
+    assert all(f"{100 * share:.1f}%" in note for note in found.notes)
+    both = fit(records, level="part", bootstrap=0)
+    assert not both.notes
+    assert found["linear"].params == pytest.approx(fit(steps, np.sqrt(squares), bootstrap=0)["linear"].params)
+    if not notes:
+        assert found.matrices is None
+        assert found.leading is found
+        return
+    assert found.matrices.laws == both.series["matrices"].laws
+    assert found.leading.only is found.matrices
+    assert found.records.where(level="part").distinct("name") == ["matrices"]
+    assert "matrices: 12 points" in str(found)
+    assert "Norm of the model: " in str(found)
+    line, *_ = found.plot().axes[0].lines
+    np.testing.assert_allclose(line.get_ydata(), parts[:, 0])
+    loaded = ng.load(found.save(tmp_path / "fits"))
+    assert loaded.matrices["linear"].params == found.matrices["linear"].params
+
+
+def test_a_fit_of_layers_says_if_vectors_hide_their_matrices():
+    steps, layer = np.arange(12), (["layer.0"], [0], [None])
+    matrices, whole = np.linspace(1, 2, 12)[:, None], np.full((12, 1), 3.0)
+    blocks = [
+        Block("layer", *layer, steps, {"norm": whole}),
+        Block("layer_matrices", *layer, steps, {"norm": matrices}),
+        Block("part", ["matrices", "vectors"], [None] * 2, [None] * 2, steps, {"norm": matrices * [1, 3]}),
+        Block("model", ["model"], [None], [None], steps, {"norm": matrices * np.sqrt(10)}),
+    ]
+    records = Records.from_blocks("run", blocks)
+    (note,) = fit(records, level="layer", bootstrap=0).notes
+    assert "--level layer_matrices" in note
+    found = fit(records, level="layer_matrices", bootstrap=0)
+    assert (list(found.series), found.notes) == (["layer.0"], ())
+    assert found["linear"].params == pytest.approx({"a": 1 / 11, "b": 1})

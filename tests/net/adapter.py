@@ -29,7 +29,7 @@ def _rows(records: ng.Records, *, referenced: bool = False) -> Rows:
     """The table of a result. referenced: quantities are compared with the checkpoint before, or with the one named."""
     found: Rows = {}
     for row in records.table.to_pylist():
-        if row["level"] == "part":  # younger than the net; test_trace.py has its numbers
+        if row["level"] in ("part", "layer_matrices"):  # younger than the net; test_trace.py has its numbers
             continue
         quantity, reference = row["quantity"], row["reference"] if row["reference"] != "previous" else None
         if reference and not referenced:

@@ -51,8 +51,24 @@ def test_matrices_and_vectors_are_parts(tmp_path):
         steps = [b - a for a, b in itertools.pairwise(path)]
         expected = [(a @ d / a.norm() / d.norm()).item() for a, d in zip(path, steps, strict=False)]
         np.testing.assert_allclose(alignments, expected, rtol=1e-9)
+    for name, place in LAYER.items():
+        path = [
+            torch.cat([t.double().ravel() for key, t in state.items() if place in key and t.dim() > 1])
+            for state in states
+        ]
+        _, norms = records.series("norm", level="layer_matrices", name=name)
+        np.testing.assert_allclose(norms, [x.norm() for x in path], rtol=1e-12)
+    terms = [
+        records.matrix(f"total_growth{term}", level="layer_matrices") for term in ("", "_steps", "_alignment")
+    ]
+    np.testing.assert_allclose(terms[0].values, terms[1].values + terms[2].values)
+    layers = [records.matrix("norm", level=level).values for level in ("layer_matrices", "part")]
+    np.testing.assert_allclose(
+        (layers[0] ** 2).sum(axis=1), layers[1][:, 0] ** 2
+    )  # the matrices of the blocks
     alone = [{key: t for key, t in state.items() if t.dim() > 1} for state in states]
-    assert "part" not in trace(write_series(tmp_path / "one", alone)).records.distinct("level")
+    found = trace(write_series(tmp_path / "one", alone)).records.distinct("level")
+    assert not {"part", "layer_matrices"} & set(found)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

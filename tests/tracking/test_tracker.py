@@ -69,7 +69,7 @@ def test_every_number_equals_obvious_code(kind):
         records = tracker.trace.records
     assert records.distinct("step") == [0, 1, 2, 3, 4]
     things = {(r["level"], r["name"]) for r in records.table.to_pylist()}
-    assert {level for level, _ in things} == {"tensor", "layer", "role", "part", "model"}
+    assert {level for level, _ in things} == {"tensor", "layer", "layer_matrices", "role", "part", "model"}
     assert len([1 for level, _ in things if level == "tensor"]) == len(list(model.parameters()))
     for level, name in things:
         of = members(model, level, name)

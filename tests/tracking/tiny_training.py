@@ -115,8 +115,10 @@ def members(model: nn.Module, level: str, name: str) -> list[str]:
         return names
     if level == "part":
         return [n for n, p in model.named_parameters() if (p.ndim > 1) == (name == "matrices")]
-    if level == "layer":
-        return [n for n in names if n.startswith(f"layers.{name.removeprefix('layer.')}.")]
+    if level in ("layer", "layer_matrices"):
+        inside = [n for n in names if n.startswith(f"layers.{name.removeprefix('layer.')}.")]
+        matrices = {n for n, p in model.named_parameters() if p.ndim > 1}
+        return [n for n in inside if level == "layer" or n in matrices]
     roles = {
         "embedding": ("embedding.weight",),
         "attention.qkv": ("in_proj",),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LEVELS = ("model", "part", "layer", "role", "tensor")
+LEVELS = ("model", "part", "layer", "layer_matrices", "role", "tensor")
 INCLUDE = ("blocks", "encoder", "decoder", "all", "encoder,decoder")
 MODEL = "hub id, folder with config.json, config.json alone (random weights), or minilm"
 

@@ -68,7 +68,7 @@ def _result(source: str) -> "Result":
 
     if source.startswith("published:"):
         return published.load_published(source.removeprefix("published:"))
-    result = results.load(source, levels=["model", "part", "layer", "role"])
+    result = results.load(source, levels=["model", "part", "layer", "layer_matrices", "role"])
     holds_norms = result.kind in ("run", "trace") and len(
         result.records.where(level="model", quantity="norm")
     )

@@ -67,7 +67,7 @@ def _read(arguments: argparse.Namespace) -> "Trace | None":
                 f"{arguments.folder}: no records yet; start a NormTracker with this folder as `out`"
             )
         return None
-    levels = ["part", "model", *(["layer"] if arguments.layers == "all" else [])]
+    levels = ["part", "model", *(["layer", "layer_matrices"] if arguments.layers == "all" else [])]
     trace = Trace.from_stored(StoredResult.read(folder, levels))
     if arguments.layers == "all":
         return trace

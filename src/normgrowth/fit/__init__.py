@@ -35,7 +35,9 @@ def fit(
     "published:t5-decoder", "published:t5_norm" or "published:t5_norm_by_layer"), a list of several of these,
     or training steps with norms as the second argument.
     out: output folder. overwrite: replace another result in this folder.
-    level: for a trace, fit one series for the "model", or one for each "part", "layer", "role", "tensor" or "head".
+    level: for a trace, fit one series for the "model", or one for each "part", "layer", "role", "tensor" or "head";
+    "layer_matrices": for the matrices of each layer. If gains and biases hide the growth of the matrices in the norm of
+    the model, `matrices` of the result has the fits of the matrices.
     quantity: the non-negative quantity to fit: "norm", or for example "rms".
     laws: names of laws [default: all]. See `normgrowth.fit.laws`.
     from_step, to_step: ignore points before and after these steps.

@@ -19,6 +19,7 @@ from normgrowth.fit.norm_series import NormSeries, read_data
 from normgrowth.fit.points import clean, real_numbers
 from normgrowth.fit.result import Fits, LawFit, SeriesFit, tabulated
 from normgrowth.fit.solver import solve
+from normgrowth.moments.levels import MATRICES
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
 from normgrowth.text import number
@@ -41,17 +42,23 @@ def fit_data(
     chosen = _chosen(laws)
     _check(bootstrap, confidence, seed)
     given = read_data(data, norms, level=level, quantity=quantity)
-    found = {
-        name: fit_series(_between(series, from_step, to_step), chosen, bootstrap, confidence, seed)
-        for name, series in given.series.items()
-    }
+
+    def fitted(series: NormSeries) -> SeriesFit:
+        return fit_series(_between(series, from_step, to_step), chosen, bootstrap, confidence, seed)
+
+    found = {name: fitted(series) for name, series in given.series.items()}
+    matrices = None if given.matrices is None else fitted(given.matrices)
     if not any(law.fitted for series in found.values() for law in series.values()):
         reason = next(iter(next(iter(found.values())).values())).reason
         raise InputError(f"{f'{given.source}: ' if given.source else ''}no law can be fitted: {reason}")
     layers = {name: series.layer for name, series in given.series.items()}
+    records = tabulated(given.run, given.level, found, layers)
+    if matrices is not None:
+        records = Records.joined([records, tabulated(given.run, "part", {MATRICES: matrices}, {})])
     return Fits(
-        records=tabulated(given.run, given.level, found, layers),
+        records=records,
         series=found,
+        matrices=matrices,
         source=given.source,
         notes=given.notes,
         parameters=given.parameters,

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError
 from normgrowth.fit.points import read_csv
-from normgrowth.fit.vector_share import vector_share
+from normgrowth.fit.vector_share import layers_level, vector_share
 from normgrowth.measurements import Measurement, is_named, is_named_trace, named_series, read_measurement
-from normgrowth.moments.levels import DOMINANT
+from normgrowth.moments.levels import DOMINANT, LAYER_MATRICES, MATRICES
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.stored_result import FILE
@@ -32,7 +32,10 @@ class NormSeries:
 
 @dataclass(frozen=True)
 class Data:
-    """Series by name, and their origin. parameters: description of the counted parameters."""
+    """Series by name, and their origin. parameters: description of the counted parameters.
+
+    matrices: the norms of the matrices, if gains and biases hide them in the norm of the model.
+    """
 
     series: Mapping[str, NormSeries]
     source: str = ""
@@ -40,6 +43,7 @@ class Data:
     level: str = POINTS
     run: str = ""
     notes: tuple[str, ...] = ()
+    matrices: NormSeries | None = None
 
 
 def read_data(
@@ -71,7 +75,7 @@ def _read(data: str | Path, level: str, quantity: str) -> Data:
     path = Path(data)
     if path.is_dir() or path.name == FILE:
         folder = path if path.is_dir() else path.parent
-        measured = read_measurement(folder, ["model", "part", level])
+        measured = read_measurement(folder, ["model", "part", "layer_matrices", level])
         if level not in measured.records.distinct("level"):  # the error names all levels
             measured = read_measurement(folder)
         return _measured(measured, level, quantity)
@@ -106,17 +110,19 @@ def _measured(measured: Measurement, level: str, quantity: str) -> Data:
             label = name if len(runs) == 1 else f"{run}: {name}"
             found[label] = NormSeries(label, *rows.series(quantity, level=level, name=name), layer_of[name])
     run = str(runs[0]) if len(runs) == 1 else ""
-    notes = _hidden_matrices(records) if level == "model" and quantity == "norm" and run else ()
-    return Data(found, measured.source, measured.parameters, level, run, notes)
-
-
-def _hidden_matrices(records: Records) -> tuple[str, ...]:
-    """A note if gains and biases make so much of the norm of the model that they hide the growth of the matrices."""
-    share = vector_share(records)
-    if share <= DOMINANT:
-        return ()
-    fix = 'level="part" (--level part) fits the matrices alone'
-    return (f"vectors (gains, biases) account for up to {100 * share:.1f}% of ‖θ‖²; {fix}",)
+    hidden = vector_share(records) if run and quantity == "norm" and level in ("model", "layer") else 0.0
+    if hidden <= DOMINANT:
+        return Data(found, measured.source, measured.parameters, level, run)
+    said = f"vectors (gains, biases) account for up to {100 * hidden:.1f}% of ‖θ‖²"
+    if level == "layer":
+        each = layers_level(records, hidden) == LAYER_MATRICES
+        fix = f'; level="{LAYER_MATRICES}" (--level {LAYER_MATRICES}) fits the matrices of each layer'
+        return Data(
+            found, measured.source, measured.parameters, level, run, (f"{said}{fix if each else ''}",)
+        )
+    matrices = NormSeries(MATRICES, *records.series("norm", level="part", name=MATRICES))
+    notes = (f"{said}, so the fits of the matrices come first",)
+    return Data(found, measured.source, measured.parameters, level, run, notes, matrices)
 
 
 def _joined(several: Sequence[Data]) -> Data:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from normgrowth.errors import InputError, TooFewPoints
 from normgrowth.fit.laws import LAWS, Floats
+from normgrowth.moments.levels import MATRICES
 from normgrowth.records import Block, Records
 from normgrowth.results import Result
 from normgrowth.text import html_table, one_line, visible
@@ -154,11 +155,15 @@ class Fits(Result):
 
     With one series, as from `ng.fit(steps, norms)` and `ng.fit(trace)`, `fits.best` and `fits["sqrt"]` are its laws and
     `fits.only` is the series. With several series, use `fits.series["layer.3"]`.
+
+    matrices: for the norm of a model, the laws of its matrices, if vectors make so much of ‖θ‖² that they hide them;
+    else None. `series` has the model. `leading` has what tables, figures and pages show first.
     """
 
     kind: ClassVar[str] = "fits"
 
     series: dict[str, SeriesFit]
+    matrices: SeriesFit | None = None
     source: str = ""
     parameters: str = ""  # description of the counted parameters, if known
     level: str = "model"  # level of the series; "points" if they are not from a trace
@@ -168,6 +173,15 @@ class Fits(Result):
     bootstrap: int = 0
     confidence: float = 0.95
     seed: int = 0
+
+    @property
+    def leading(self) -> "Fits":
+        """Return what tables, figures and pages show first: the fits of the matrices if vectors hide them."""
+        if self.matrices is None:
+            return self
+        records = self.records.where(level="part")
+        series = {MATRICES: self.matrices}
+        return replace(self, series=series, matrices=None, level="part", records=records)
 
     @property
     def only(self) -> SeriesFit:
@@ -200,7 +214,7 @@ class Fits(Result):
         if name not in self.series:
             raise InputError(f"no series {name!r}; known: {', '.join(list(self.series)[:20])}")
         records = self.records.where(name=name)
-        return replace(self, series={name: self.series[name]}, records=records)
+        return replace(self, series={name: self.series[name]}, records=records, matrices=None)
 
     def __repr__(self) -> str:
         if len(self.series) == 1:

@@ -1,8 +1,8 @@
-"""How much of the norm of a model its gains, biases and other vectors make."""
+"""How much of the norm of a model its gains, biases and other vectors make, and what shows its growth therefore."""
 
 from math import inf, isfinite
 
-from normgrowth.moments.levels import VECTORS
+from normgrowth.moments.levels import DOMINANT, LAYER_MATRICES, VECTORS
 from normgrowth.records import Records
 
 
@@ -19,3 +19,12 @@ def vector_share(records: Records) -> float:
     steps = sorted(step for step in vectors.keys() & model.keys() if 0 < model[step] < inf)
     shares = ((vectors[step] / model[step]) ** 2 for step in (*steps[:1], *steps[-1:]))
     return max((share for share in shares if isfinite(share)), default=0.0)
+
+
+def layers_level(records: Records, share: float | None = None) -> str:
+    """The level that shows how layers grow: their matrices if vectors hide them, as far as the records have them.
+
+    share: the share of vectors in ‖θ‖², if it is known.
+    """
+    hidden = (vector_share(records) if share is None else share) > DOMINANT
+    return LAYER_MATRICES if hidden and len(records.where(level=LAYER_MATRICES, quantity="norm")) else "layer"

@@ -268,7 +268,7 @@ class TrainingLoop:
 
 def _few(records: Records) -> Records:
     """Return the tracker's rows of the model, its parts and its layers; others stay in the tracker's folder."""
-    parts = [records.where(level=level) for level in ("model", "part", "layer")]
+    parts = [records.where(level=level) for level in ("model", "part", "layer", "layer_matrices")]
     return Records.joined([part for part in parts if len(part)])
 
 

@@ -8,13 +8,12 @@ import numpy as np
 from normgrowth.checkpoints.checkpoint import Checkpoint, MappedCheckpoint, decode
 from normgrowth.checkpoints.parameters.adapters import CONFIG, Adapter, AdapterConfig
 from normgrowth.errors import SchemaError
-from normgrowth.moments.levels import levels_of
+from normgrowth.moments.levels import LEVELS, levels_of
 from normgrowth.moments.moments import Floats, product_square
 from normgrowth.records import Block
 from normgrowth.serialization.json_types import read_json
 
 UPDATE_NORM = "lora_update_norm"
-LEVELS = ("tensor", "layer", "role", "part", "model")
 
 
 def update_blocks(

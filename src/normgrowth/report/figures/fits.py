@@ -31,6 +31,7 @@ def figure_laws(fits: Fits) -> "Figure | None":
     """Measured points with the best law, the paper's law and close rivals; for several series, the best law of each."""
     from matplotlib.figure import Figure
 
+    fits = fits.leading
     drawn = [fit for fit in fits.series.values() if fit.points]
     if not drawn:
         return None
@@ -53,6 +54,7 @@ def figure_residuals(fits: Fits) -> "Figure | None":
     """Measured minus fitted norms, for the main laws of one series or the best law of each of several."""
     from matplotlib.figure import Figure
 
+    fits = fits.leading
     drawn = [fit for fit in fits.series.values() if fit.points and chosen_laws(fit)]
     if not drawn:
         return None

@@ -21,7 +21,10 @@ from normgrowth.trace.result import Trace
 
 TRACKER = "tracker"  # subfolder of a training run
 # The levels of a tracker's log that a page shows; of tensors, the norms and the values that are not finite.
-SHOWN = {**dict.fromkeys(("model", "part", "layer", "role")), "tensor": ("norm", "nonfinite")}
+SHOWN = {
+    **dict.fromkeys(("model", "part", "layer", "layer_matrices", "role")),
+    "tensor": ("norm", "nonfinite"),
+}
 
 Given = Result | Path | str
 

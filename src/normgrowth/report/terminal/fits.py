@@ -30,13 +30,15 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
         for name in fits.series:
             show(fits.select(name), console)
         return
+    whole, fits = fits, fits.leading
     remarks = [f"note: {note}" for note in fits.notes]
     if len(fits.series) == 1:
         fit = fits.only
         title = ", ".join(part for part in (fits.source, fit.name) if part)
         say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}", "bold")
         say_counted(console, fits.parameters)
-        _one(fit, fits.confidence, remarks, console)
+        more = [] if whole is fits else [f"Norm of the model: {verdict(whole.only)[0]}"]
+        _one(fit, fits.confidence, [*more, *remarks], console)
     else:
         say(console, f"{fits.source}: {len(fits.series)} series", "bold")
         say_counted(console, fits.parameters)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from normgrowth.checkpoints.parameters.adapters import Adapter
 from normgrowth.checkpoints.parameters.parameter_names import Reading
+from normgrowth.moments.levels import LEVELS as LEVELS
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.moments import BUDGET, PREVIOUS, Moments, accumulated, by_reference
 from normgrowth.records import Block
@@ -33,7 +34,6 @@ UPDATE = "lora_update"  # of a model with adapters: ‖scale·BA‖² in the row
 OF_RUN = ("gradient", *RULES, *OF_MODEL, *STATE)
 OF_WEIGHTS = 3  # number of kernel columns for the weights themselves, before those for references
 NONFINITE = 2  # kernel column with the number of NaN and infinite values
-LEVELS = ("tensor", "layer", "role", "part", "model")
 TOTALS = tuple(f"total_{term}" for term in BUDGET)
 
 

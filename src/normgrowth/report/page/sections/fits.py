@@ -34,10 +34,12 @@ def sections(content: Content) -> list[Section]:
     items: list[Chart | Table] = []
     said: list[str] = []
     for place, entry in enumerate(content.of(Fits)):
-        fits = entry.result
+        fits = entry.result.leading
         items += [chart for chart in [_chart(entry, place)] if chart is not None]
         if len(fits.series) == 1:
             items.append(_laws(entry.label, fits.only))
+            if entry.result.matrices is not None:
+                said.append(f"{visible(entry.label)}: norm of the matrices. {' '.join(fits.notes)}.")
             said += [f"{visible(entry.label)}: {text}" for text in verdict(fits.only)]
         else:
             rows = [(entry.label, name, one) for name, one in fits.series.items()]
@@ -49,7 +51,7 @@ def rows(content: Content) -> list[SummaryRow]:
     """A row for each result: the best law, or how often each law is best."""
     found = []
     for entry in content.of(Fits):
-        series = list(entry.result.series.values())
+        series = list(entry.result.leading.series.values())
         steps = [step for one in series for step in one.steps]
         span = f"{min(steps):,.0f} to {max(steps):,.0f}" if steps else ""
         if len(series) == 1:
@@ -62,12 +64,13 @@ def rows(content: Content) -> list[SummaryRow]:
 
 
 def summary(content: Content) -> list[str]:
-    fits = [entry for entry in content.of(Fits) if len(entry.result.series) == 1]
-    return [f"{visible(entry.label)}: {text}" for entry in fits for text in verdict(entry.result.only)[:1]]
+    fits = [(entry.label, entry.result.leading) for entry in content.of(Fits)]
+    shown = [(label, one.only) for label, one in fits if len(one.series) == 1]
+    return [f"{visible(label)}: {text}" for label, one in shown for text in verdict(one)[:1]]
 
 
 def _chart(entry: PageEntry[Fits], place: int) -> Chart | None:
-    fits, curves, said = entry.result, [], []
+    fits, curves, said = entry.result.leading, [], []
     several = len(fits.series) > 1
     for i, (name, one) in enumerate(fits.series.items()):
         if not one.steps:
