@@ -129,7 +129,7 @@ def test_killed_and_started_again_it_does_nothing_twice(series, tmp_path, config
     # Another text is another question: no old answer is given to it, nor is one lost.
     model = transformers.GPT2Model(config)
     with pytest.raises(
-        FolderMismatch, match=rf"with text {len(TEXT)} sentences .*, not .* with text 2 sentences"
+        FolderMismatch, match=rf"with text: {len(TEXT)} sentences .*, not .* with text: 2 sentences"
     ):
         saturation(series, config=model, texts=TEXT[:2], out=out)
     with pytest.raises(FolderMismatch):
