@@ -62,41 +62,11 @@ def behavior(
     >>> [network.network for network in found.networks]
     ['soft', 'hard_attention', 'scaled', 'saturated']
     """
-    from normgrowth.errors import InputError
-    from normgrowth.network.behavior.predictions import measure_behavior
-    from normgrowth.network.behavior.result import BehaviorOptions
-    from normgrowth.network.measured import measure_each, source_of
+    arguments = locals()
+    from normgrowth.network.behavior.predictions import BehaviorOptions, measure_behavior
+    from normgrowth.network.behavior.result import Behavior
+    from normgrowth.network.measure import measure_each
 
-    if sentences < 1 or batch_tokens < 1 or random_init < 0 or bootstrap < 0:
-        raise InputError("sentences and batch_tokens must be >= 1, random_init and bootstrap >= 0")
-    if not 0 < confidence < 1 or not 0 < masked_share <= 1:
-        raise InputError(
-            f"confidence and masked_share must be between 0 and 1, got {confidence:g} and {masked_share:g}"
-        )
-    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
-    options = BehaviorOptions(
-        tokenizer,
-        objective,
-        masked_share,
-        language,
-        longest,
-        sentences,
-        tuple(float(one) for one in c),
-        exact,
-        hard_attention,
-        tuple(fixed),
-        random_init,
-        seed,
-        confidence,
-        bootstrap,
-        batch_tokens,
-    )
-
-    def measured(one: "Any", name: str) -> "Behavior":
-        return measure_behavior(one, texts, options, load=load, run=run or name, progress=progress)
-
-    request = {"text": source_of(texts), "sentences": sentences, "c": list(options.c), "exact": exact}
-    request |= {"hard_attention": hard_attention, "objective": objective, "masked_share": masked_share}
-    request |= {"language": language, "longest": longest, "random_init": random_init, "fixed": list(fixed)}
-    request |= {"confidence": confidence, "bootstrap": bootstrap, **load}
-    return measure_each(model, measured, "behavior", request, out, overwrite)
+    place: dict[str, Any] = {"run": run, "out": out, "overwrite": overwrite, "progress": progress}
+    options = BehaviorOptions.among(arguments)
+    return measure_each(measure_behavior, model, texts, None, options, kind=Behavior, **place)

@@ -57,36 +57,11 @@ def heads(
     >>> heads.matrix("attended", by="head").values.shape
     (1, 4)
     """
-    from normgrowth.errors import InputError
-    from normgrowth.network.heads.measurement import measure_heads
-    from normgrowth.network.measured import each_batch, measure_each, source_of
+    arguments = locals()
+    from normgrowth.network.heads.measurement import HeadOptions, measure_heads
+    from normgrowth.network.heads.result import Heads
+    from normgrowth.network.measure import measure_each
 
-    if show_heads and show is None:
-        raise InputError("show_heads needs a sentence: pass it as show")
-    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
-    factors, batches = tuple(float(factor) for factor in c), each_batch(inputs)
-
-    def measured(one: "Any", name: str) -> "Heads":
-        return measure_heads(
-            one,
-            texts,
-            batches,
-            load=load,
-            tokenizer=tokenizer,
-            sentences=sentences,
-            exact=exact,
-            c=factors,
-            window=window,
-            tolerance=tolerance,
-            show=show,
-            show_heads=show_heads,
-            batch_tokens=batch_tokens,
-            fixed=tuple(fixed),
-            step=step,
-            run=run or name,
-            progress=progress,
-        )
-
-    request = {"text": source_of(texts), "sentences": sentences, "window": window, "c": list(factors)}
-    request |= {"exact": exact, "tolerance": tolerance, "fixed": list(fixed), **load}
-    return measure_each(model, measured, "heads", request, out, overwrite)
+    place: dict[str, Any] = {"run": run, "out": out, "overwrite": overwrite, "progress": progress}
+    options = HeadOptions.among(arguments)
+    return measure_each(measure_heads, model, texts, inputs, options, kind=Heads, **place)

@@ -59,6 +59,12 @@ class Block:
     axis: str = "step"  # the column that `steps` belongs to
     constants: Mapping[str, float] = field(default_factory=dict)  # other axis columns, each with one value
 
+    @staticmethod
+    def of_model(steps: Sequence[int] | Sequence[float], values: Mapping[str, Any], **axes: Any) -> "Block":
+        """Rows of the model. values: for each quantity a number, or one per step."""
+        columns = {name: np.reshape(np.asarray(value, np.float64), (-1, 1)) for name, value in values.items()}
+        return Block("model", ["model"], [None], [None], steps, columns, **axes)
+
 
 @dataclass(frozen=True)
 class Matrix:

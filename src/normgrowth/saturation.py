@@ -71,65 +71,17 @@ def saturation(
     >>> levels.matrix("saturation").names
     ['embeddings', 'layer.0', 'layer.1']
     """
-    from pathlib import Path
+    arguments = locals()
+    from normgrowth.network.saturation.options import LevelOptions
+    from normgrowth.network.saturation.result import Saturation
 
-    from normgrowth.errors import InputError
-    from normgrowth.network.measured import each_batch, measure_each, source_of
-    from normgrowth.network.saturation.result import LevelOptions
+    options = LevelOptions.among(arguments)
+    place: dict[str, Any] = {"run": run, "out": out, "overwrite": overwrite, "progress": progress}
+    if config is None:
+        from normgrowth.network.measure import measure_each
+        from normgrowth.network.saturation.state_comparison import measure_saturation
 
-    if not (exact or c or hard_attention) or batch_tokens < 1 or sentences < 1 or random_init < 0:
-        raise InputError(
-            "saturation needs exact=True or a value of c, and sentences and batch_tokens must be >= 1"
-        )
-    load = {"seed": seed, "dtype": dtype, "attention": attention, "model_type": model_type}
-    factors = tuple(float(one) for one in c)
-    options = LevelOptions(
-        tokenizer=tokenizer,
-        sentences=sentences,
-        c=factors,
-        exact=exact,
-        hard_attention=hard_attention,
-        fixed=tuple(fixed),
-        batch_tokens=batch_tokens,
-        states=states,
-        stack=stack,
-        decoder_input=decoder_input,
-        as_published=as_published,
-    )
-    if config is not None:
-        from normgrowth.network.models.load import load_model
-        from normgrowth.network.saturation.saturation_series import of_series
+        return measure_each(measure_saturation, model, texts, inputs, options, kind=Saturation, **place)
+    from normgrowth.network.saturation.saturation_series import of_series
 
-        if random_init or as_published:
-            raise InputError("random_init and as_published are for models, not for a series")
-        source: Any = model
-        if isinstance(source, list | tuple) and len(source) == 1:
-            source = source[0]
-        architecture = load_model(config, **load) if isinstance(config, str | Path) else config
-        place = {"run": run, "out": out, "overwrite": overwrite, "progress": progress}
-        return of_series(
-            source, architecture, texts, inputs, options, include=include, endpoint=endpoint, **place
-        )
-    from normgrowth.network.saturation.state_comparison import measure_saturation
-
-    batches = each_batch(inputs)
-
-    def measured(one: "Any", name: str) -> "Saturation":
-        return measure_saturation(
-            one,
-            texts,
-            batches,
-            options,
-            load=load,
-            random_init=random_init,
-            seed=seed,
-            run=run or name,
-            progress=progress,
-        )
-
-    request = {"text": source_of(texts), "sentences": sentences, "c": list(factors), "exact": exact}
-    request |= {"hard_attention": hard_attention, "random_init": random_init, "fixed": list(fixed), **load}
-    request |= {"stack": stack} if stack else {}
-    request |= {"decoder_input": decoder_input} if decoder_input != "shifted" else {}
-    request |= {"as_published": True} if as_published else {}
-    return measure_each(model, measured, "saturation", request, out, overwrite)
+    return of_series(model, config, texts, inputs, options, include=include, endpoint=endpoint, **place)

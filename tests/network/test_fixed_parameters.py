@@ -14,6 +14,7 @@ from normgrowth.cli.main import main
 from normgrowth.errors import FolderMismatch, InputError, NoLimit
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.heads.patterns import patterns
+from normgrowth.network.models.load import LoadedModel
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.records import Records
 from normgrowth.scaling import scaling
@@ -131,7 +132,7 @@ def test_heads():
 def test_patterns_of_a_sentence():
     model = tiny("bert", attn_implementation="eager")
     name = "layer.1.head.0"
-    found = patterns(model, "one two three four", [name], fixed=["*"])[0].heads[name]
+    found = patterns(LoadedModel("bert", model), "one two three four", [name], fixed=["*"])[0].heads[name]
     assert found.saturated == found.soft  # nothing grows
 
 

@@ -668,7 +668,7 @@ def test_learned_sinks_padding_and_patterns(sinks):
     alone = heads(sinks, inputs={"input_ids": ids[:, :6]})
     for quantity in (*SOFT, *HARD, "learned_sink_share"):
         assert of_heads(padded, quantity) == pytest.approx(of_heads(alone, quantity), rel=1e-6), quantity
-    found = patterns(sinks, "a b c d", ["layer.0.head.0"])[0].heads["layer.0.head.0"]
+    found = patterns(LoadedModel("sinks", sinks), "a b c d", ["layer.0.head.0"])[0].heads["layer.0.head.0"]
     assert np.array(found.soft) == pytest.approx(np.zeros((4, 4)))
     assert np.array(found.saturated).shape == (4, 4)
 

@@ -331,7 +331,7 @@ def test_bad_input_in_one_line(given, message):
             saturation(tiny("bert"), TEXT, exact=False, c=scales)
     with pytest.raises(InputError, match="does not run on this input"):
         saturation(tiny("bert"), inputs=[{"input_ids": torch.tensor([[500]])}], exact=False)
-    with pytest.raises(InputError, match="exact=True or a value of c"):
+    with pytest.raises(InputError, match="exact=True, a value of c or hard_attention"):
         saturation(tiny("bert"), TEXT, exact=False, c=())
 
 

@@ -36,6 +36,18 @@ Progress = Callable[[int, int, str], None]  # done, total, label of what is bein
 RETRIES = 3  # how often a task is repeated after its worker crashed
 
 
+class Steps:
+    """Reports each step of a measurement to its progress function."""
+
+    def __init__(self, progress: Progress | None, total: int, label: str) -> None:
+        self.progress, self.total, self.label, self.done = progress, total, label, 0
+
+    def __call__(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total, self.label)
+
+
 class WorkerCrashed(Exception):
     """The worker of a task ended: it was killed or ran out of memory, or its machine was shut down."""
 

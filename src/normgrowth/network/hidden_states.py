@@ -100,24 +100,6 @@ def random_twin(model: nn.Module, seed: int) -> nn.Module:
         return make().to(dtype=first.dtype, device=first.device)
 
 
-def check_scales(scales: Sequence[float]) -> None:
-    """Raise InputError unless the factors are finite, positive and distinct to six digits."""
-    if any(not 0 < c < float("inf") for c in scales):
-        raise InputError(f"scales must be finite and above 0, got {', '.join(f'{c:g}' for c in scales)}")
-    if len({f"{c:g}" for c in scales}) < len(scales):
-        raise InputError("scales must differ in their first six digits")
-
-
-def check_weights(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            raise InputError(
-                f"parameter {name} is on the meta device and has no values: load the weights first"
-            )
-        if not bool(torch.isfinite(parameter).all()):
-            raise InputError(f"{name} holds NaN or infinity: no level can be measured")
-
-
 @contextmanager
 def evaluating(model: nn.Module, *, training: bool = False, seed: int = 0) -> Iterator[None]:
     """Run without gradients, and without dropout unless training; restores the mode of every module.

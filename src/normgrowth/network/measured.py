@@ -1,18 +1,15 @@
-"""Shared parts of results on networks: descriptions of model and text, and one result for several models."""
+"""Descriptions of a measured model and of its text, for results and requests."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from normgrowth.errors import InputError
-from normgrowth.records import Records
-from normgrowth.results import Provenance, Result
 from normgrowth.text import one_line
-from normgrowth.workspace import ResultFolder
 
 GIVEN = "tensors from Python"
-R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -43,43 +40,6 @@ class ModelInfo:
     text: TextInfo = TextInfo()
 
 
-def measure_each(
-    model: Any,
-    measure: Callable[[Any, str], R],
-    kind: str,
-    request: Mapping[str, Any],
-    out: Path | str | None,
-    overwrite: bool,
-) -> R:
-    """Join the results measure(model, name) of one or several models, and write the result to the folder `out`.
-
-    request: the options that determine the result, without the models.
-    """
-    models = list(model) if isinstance(model, list | tuple) else [model]
-    names = [name_of(one) for one in models]
-    if not names:
-        raise InputError("pass at least one model")
-    if len(set(names)) < len(names):
-        raise InputError(f"each model must be given once, got {', '.join(names)}")
-    folder = ResultFolder(out, kind, {"model": names, **request}, overwrite)
-    parts: list[Any] = []
-    for one, name in zip(models, names, strict=True):
-        with naming(one):
-            parts.append(measure(one, name))
-    several = len(parts) > 1
-    notes = [f"{f'{part.source}: ' if several else ''}{note}" for part in parts for note in part.notes]
-    result = replace(
-        parts[0],
-        records=Records.joined([part.records for part in parts]),
-        source=", ".join(names),
-        models={run: known for part in parts for run, known in part.models.items()},
-        notes=tuple(notes),
-        provenance=Provenance.now(),
-    )
-    folder.write(result)
-    return result
-
-
 def name_of(model: Any) -> str:
     """The name of a model in the records: the given name or path, or its class."""
     return str(model) if isinstance(model, str | Path) else getattr(model, "source", type(model).__name__)
@@ -97,15 +57,13 @@ def each_batch(inputs: Any) -> list[Any] | None:
     return [inputs] if hasattr(inputs, "keys") or hasattr(inputs, "shape") else list(inputs)
 
 
-class naming:
+@contextmanager
+def naming(model: Any) -> Iterator[None]:
     """Prefix errors with the name of the model if it was given by name."""
-
-    def __init__(self, model: Any) -> None:
-        self.name = str(model) if isinstance(model, str | Path) else ""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if self.name and type(error) is InputError and not str(error).startswith(self.name):
-            raise InputError(f"{self.name}: {error}") from error
+    try:
+        yield
+    except InputError as error:
+        named = type(error) is InputError and isinstance(model, str | Path)
+        if not named or str(error).startswith(str(model)):
+            raise
+        raise InputError(f"{model}: {error}") from error

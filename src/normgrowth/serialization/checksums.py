@@ -34,6 +34,11 @@ class ChecksumError(ValueError):
         super().__init__("its checksum does not match: it was changed or damaged")
 
 
+def digest(content: object) -> str:
+    """The SHA-256 of the JSON form of the content: the key of what was computed from it."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def seal(content: bytes) -> bytes:
     """The checksum followed by the content."""
     return hashlib.sha256(content).digest() + content
@@ -49,19 +54,15 @@ def unseal(content: bytes) -> bytes:
 def seal_json(content: Mapping[str, Any]) -> JsonObject:
     """A JSON object with an additional entry for its checksum."""
     plain = json.loads(json.dumps(dict(content)))  # the values as they will be read back: tuples become lists
-    return {**plain, CHECKSUM: _json_checksum(plain)}
+    return {**plain, CHECKSUM: digest(plain)}
 
 
 def unseal_json(content: JsonObject) -> JsonObject:
     """The object without its checksum entry. Raises ChecksumError if there is one and it does not match."""
     rest = {name: value for name, value in content.items() if name != CHECKSUM}
-    if CHECKSUM in content and content[CHECKSUM] != _json_checksum(rest):
+    if CHECKSUM in content and content[CHECKSUM] != digest(rest):
         raise ChecksumError
     return rest
-
-
-def _json_checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def to_parquet(table: "pa.Table", **options: Any) -> tuple[bytes, str]:

@@ -26,8 +26,9 @@ from normgrowth.checkpoints.remote.transport import BufferPool, Bytes
 from normgrowth.checkpoints.storage.crc32c import crc32c, joined_checksum
 from normgrowth.errors import DamagedTensor
 from normgrowth.moments.moments import CHUNK, Moments
+from normgrowth.serialization.checksums import digest
 from normgrowth.trace.by_step import Bits, Columns, added_rows, check_alike, stored_alike, sum_arrays, sum_at
-from normgrowth.trace.output.store import Store, digest
+from normgrowth.trace.output.store import Store
 from normgrowth.trace.sampling.sampled_steps import ValueSamples
 from normgrowth.trace.sampling.samples import Floats, buffer_like, places, sample
 

@@ -13,7 +13,8 @@ from normgrowth.checkpoints.parameters.parameter_names import Reading
 from normgrowth.moments.levels import levels_of
 from normgrowth.moments.scalars import ScalarCounts, count_scalars, stacked
 from normgrowth.records import Block
-from normgrowth.trace.output.store import digest, step_name
+from normgrowth.serialization.checksums import digest
+from normgrowth.trace.output.store import step_name
 from normgrowth.trace.plan import TraceStep
 from normgrowth.workspace import Cache
 

@@ -22,11 +22,12 @@ from normgrowth.engine import Engine, Progress, Threads, available_cores, gc_pau
 from normgrowth.errors import InputError, NoTensors, TensorMismatch
 from normgrowth.moments.moments import Floats, Moments
 from normgrowth.records import storable
+from normgrowth.serialization.checksums import digest
 from normgrowth.trace.by_step import check_dtypes, measure_checkpoint
 from normgrowth.trace.by_stripe import Job, StripeSums, measure_stripes
 from normgrowth.trace.lora_updates import LoraUpdates
 from normgrowth.trace.measured_steps import MeasuredSteps
-from normgrowth.trace.output.store import SUMS_VERSION, Store, Stored, digest
+from normgrowth.trace.output.store import SUMS_VERSION, Store, Stored
 from normgrowth.trace.plan import Plan
 from normgrowth.trace.sampling.sample_log import SampleLog
 from normgrowth.trace.scalar_log import ScalarLog

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,41 +10,55 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normgrowth.engine import Progress
+from normgrowth.engine import Progress, Steps
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note_on_fixed
-from normgrowth.limit.limit_findings import messages
-from normgrowth.limit.saturated import Limit, saturated
 from normgrowth.network.behavior.legality import Legality, words_of_language
-from normgrowth.network.behavior.result import Behavior, BehaviorOptions, Objective
+from normgrowth.network.behavior.result import NETWORKS, Behavior, Objective
+from normgrowth.network.compared_networks import ComparedNetworks, Variant
 from normgrowth.network.hidden_states import (
-    check_scales,
-    check_weights,
     evaluating,
-    names_of_network,
     out_of_memory_hint,
     random_twin,
     running,
 )
 from normgrowth.network.inputs.batches import Sentences, Texts, make_batches, model_info, read_rows
+from normgrowth.network.measure import PassOptions
 from normgrowth.network.models.encoder_folder import Words
-from normgrowth.network.models.load import LoadedModel, as_loaded
-from normgrowth.network.overflow import OverflowAsNan
-from normgrowth.network.scaled_weights import scaled_weights
+from normgrowth.network.models.load import LoadedModel
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
 Sums = dict[str, Floats]  # quantity -> (sentences,): sums over the tokens to predict
 
 
-@dataclass(frozen=True)
-class _Network:
-    """One of the compared networks. c: the factor of the weights. loss: whether its loss is finite."""
+@dataclass(frozen=True, kw_only=True)
+class BehaviorOptions(PassOptions):
+    """Options of `behavior`."""
 
-    name: str
-    c: float | None = None
-    loss: bool = True
+    objective: Objective | None
+    masked_share: float
+    language: str | None
+    longest: int | None
+    hard_attention: bool
+    random_init: int
+    confidence: float
+    bootstrap: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.random_init < 0 or self.bootstrap < 0:
+            raise InputError("random_init and bootstrap must be >= 0")
+        if not 0 < self.confidence < 1 or not 0 < self.masked_share <= 1:
+            raise InputError(
+                "confidence and masked_share must be between 0 and 1, "
+                f"got {self.confidence:g} and {self.masked_share:g}"
+            )
+
+    @property
+    def load(self) -> dict[str, Any]:
+        return {**super().load, "head": True}
 
 
 @dataclass(frozen=True)
@@ -80,19 +93,15 @@ class LogitsOf(nn.Module):
 
 
 def measure_behavior(
-    model: "str | Path | nn.Module | LoadedModel",
-    texts: "Texts | None",
-    options: BehaviorOptions,
-    *,
-    load: Mapping[str, Any],
+    loaded: LoadedModel,
     run: str,
+    texts: Texts | None,
+    _: object,
+    options: BehaviorOptions,
     progress: Progress | None,
 ) -> Behavior:
     """The predictions of one model; see `behavior`."""
-    check_scales(options.c)
-    loaded = as_loaded(model, {**load, "head": True}, progress)
-    tokenizer, module = options.tokenizer or loaded.tokenizer, loaded.model
-    check_weights(module)
+    tokenizer, module = loaded.tokenizer, loaded.model
     if texts is None and options.language is not None:
         texts = words_of_language(options.language, options.sentences, options.longest, options.seed)
     text = read_rows(module, texts, tokenizer, options.sentences)
@@ -103,33 +112,24 @@ def measure_behavior(
     if options.language is not None:
         legality = Legality(options.language, tokenizer, text.rows, options.longest, objective)
     passes = _Passes(tasks, len(text.rows), options, legality, notes)
-    tell = _told(progress, len(tasks) * (1 + options.random_init), loaded.source)
+    tell = Steps(progress, len(tasks) * (1 + options.random_init), loaded.source)
     sums, tokens = passes.over(module, tell)
     baselines = [
         passes.over(random_twin(module, options.seed + 1 + i), tell)[0] for i in range(options.random_init)
     ]
     blocks = [
         _block(network, own, [one[network] for one in baselines if network in one], tokens, options)
-        for network, own in sums.items()
+        for network, own in sorted(sums.items(), key=lambda item: NETWORKS.index(item[0].name))
     ]
-    sizes = {"evaluation_tokens": tokens.sum(), "evaluation_sentences": float(len(tokens))}
-    values = {name: np.array([[size]]) for name, size in sizes.items()}
-    blocks.append(Block("model", ["model"], [None], [None], [0], values))
+    blocks.append(
+        Block.of_model([0], {"evaluation_tokens": tokens.sum(), "evaluation_sentences": len(tokens)})
+    )
     return Behavior(
         records=Records.from_blocks(run, blocks),
         source=loaded.source,
         models={run: model_info(loaded, text, len(tokens), int(tokens.sum()))},
-        objective={run: objective},
-        c=options.c,
-        exact=options.exact,
-        hard_attention=options.hard_attention,
-        language=options.language,
-        fixed=options.fixed,
-        random_init=options.random_init,
-        seed=options.seed,
-        confidence=options.confidence,
-        bootstrap=options.bootstrap,
         notes=tuple(dict.fromkeys(notes)),
+        **options.shared_with(Behavior, objective={run: objective}),
     )
 
 
@@ -147,13 +147,17 @@ class _Passes:
         self.tasks, self.sentences, self.options = tasks, sentences, options
         self.legality, self.notes = legality, notes
 
-    def over(self, module: nn.Module, tell: Callable[[], None]) -> tuple[dict[_Network, Sums], Floats]:
+    def over(self, module: nn.Module, tell: Callable[[], None]) -> tuple[dict[Variant, Sums], Floats]:
         """For each network the sums over the tokens of every sentence; and the number of tokens per sentence."""
-        whole = LogitsOf(module)
-        fixed = tuple(fixed_within(module, whole, self.options.fixed))
-        limit, hard = saturated(whole, fixed=fixed), saturated(whole, attention_only=True)
-        tokens, sums = np.zeros(self.sentences), dict[_Network, Sums]()
-        tied = 0
+        whole, options = LogitsOf(module), self.options
+        networks = ComparedNetworks(
+            whole,
+            fixed_within(module, whole, options.fixed),
+            exact=options.exact,
+            c=options.c,
+            hard_attention=options.hard_attention,
+        )
+        tokens, sums, tied = np.zeros(self.sentences), dict[Variant, Sums](), 0
         with evaluating(whole):
             for task in self.tasks:
                 size = task.places.numel()
@@ -161,34 +165,26 @@ class _Passes:
                 with out_of_memory_hint(whole, size):
                     with running(whole, size):
                         logits = whole(task.inputs)
-                    self._add(sums, _Network("soft"), task, logits, first := logits.argmax(-1))
-                    if self.options.hard_attention:
-                        with names_of_network():
-                            logits = hard(task.inputs)
-                        self._add(sums, _Network("hard_attention"), task, logits, first)
-                    for c in self.options.c:
-                        with scaled_weights(whole, c, fixed=fixed), OverflowAsNan():
-                            logits = whole(task.inputs)
-                        self._add(sums, _Network("scaled", c), task, logits, first)
-                    if self.options.exact:
-                        with names_of_network():
-                            logits = limit(task.inputs)
-                        self._add(sums, _Network("saturated", loss=False), task, logits, first)
-                        best = (logits == logits.amax(-1, keepdim=True)).sum(-1) > 1
-                        tied += int((best & task.places).sum())
+                    self._add(sums, Variant("soft"), task, logits, first := logits.argmax(-1))
+                    for variant, logits in networks.outputs(task.inputs):
+                        self._add(sums, variant, task, logits, first)
+                        if variant.name == "saturated":
+                            best = (logits == logits.amax(-1, keepdim=True)).sum(-1) > 1
+                            tied += int((best & task.places).sum())
                 tell()
-        self._say(limit, tied, sums)
+        self.notes += networks.notes
+        self._say(tied, sums)
         return sums, tokens
 
     def _add(
-        self, sums: dict[_Network, Sums], network: _Network, task: _Task, logits: Tensor, soft: Tensor
+        self, sums: dict[Variant, Sums], network: Variant, task: _Task, logits: Tensor, soft: Tensor
     ) -> None:
         """Add one pass. soft: the top predictions of the soft network."""
         first, places = logits.argmax(-1), task.places
         found = {"accuracy": first == task.targets, "agreement": first == soft}
         if self.legality is not None:
             found["legal_share"] = self.legality.allows(task.numbers, first)
-        if network.loss:
+        if network.name != "saturated":  # where the loss is infinite
             wide = logits.double().flatten(0, 1)
             loss = functional.cross_entropy(wide, task.targets.flatten(), reduction="none")
             found["loss"] = loss.view(task.targets.shape)
@@ -199,8 +195,7 @@ class _Passes:
             whole = own.setdefault(quantity, np.zeros(self.sentences))
             np.add.at(whole, list(task.numbers), counted.cpu().numpy())
 
-    def _say(self, limit: Limit, tied: int, sums: Mapping[_Network, Sums]) -> None:
-        self.notes += messages(limit.findings) if self.options.exact else []
+    def _say(self, tied: int, sums: Mapping[Variant, Sums]) -> None:
         if tied:
             self.notes.append(
                 f"several tokens tie for the top prediction of the limit at {tied:,} places; the first one is used"
@@ -266,7 +261,7 @@ def _masked_places(ids: Tensor, tokenizer: Any, share: float, source: np.random.
 
 
 def _block(
-    network: _Network, own: Sums, random: Sequence[Sums], tokens: Floats, options: BehaviorOptions
+    network: Variant, own: Sums, random: Sequence[Sums], tokens: Floats, options: BehaviorOptions
 ) -> Block:
     values: dict[str, float] = {}
     for quantity, sums in own.items():
@@ -296,15 +291,3 @@ def interval(
         return np.nan, np.nan
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
-
-
-def _told(progress: Progress | None, total: int, label: str) -> Callable[[], None]:
-    done = 0
-
-    def tell() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total, label)
-
-    return tell

@@ -21,13 +21,10 @@ predicts each token from the tokens before it. A masked model predicts tokens th
 
 from dataclasses import dataclass, field
 from math import nan
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from normgrowth.network.measured import ModelInfo
 from normgrowth.results import Result
-
-if TYPE_CHECKING:
-    pass
 
 Objective = Literal["causal", "masked"]
 NETWORKS = ("soft", "hard_attention", "scaled", "saturated")
@@ -103,27 +100,6 @@ def _estimate(values: dict[str, float], quantity: str) -> Estimate | None:
         return None
     ends = (values.get(f"{quantity}{end}", nan) for end in ("_low", "_high", "_random"))
     return Estimate(values[quantity], *ends)
-
-
-@dataclass(frozen=True)
-class BehaviorOptions:
-    """How predictions are measured; the fields are options of `behavior`."""
-
-    tokenizer: Any
-    objective: Objective | None
-    masked_share: float
-    language: str | None
-    longest: int | None
-    sentences: int
-    c: tuple[float, ...]
-    exact: bool
-    hard_attention: bool
-    fixed: tuple[str, ...]
-    random_init: int
-    seed: int
-    confidence: float
-    bootstrap: int
-    batch_tokens: int
 
 
 __all__ = ["Behavior", "Estimate", "NetworkBehavior"]

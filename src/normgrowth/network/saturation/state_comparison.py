@@ -1,8 +1,7 @@
 """The passes of `saturation`: cosines between the states of a network and those of its saturated limit."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,19 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normgrowth.engine import Progress
+from normgrowth.engine import Progress, Steps
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note_on_fixed
-from normgrowth.limit.limit_findings import PassFinding, messages
-from normgrowth.limit.saturated import saturated
+from normgrowth.network.compared_networks import ComparedNetworks
 from normgrowth.network.hidden_states import (
     Network,
-    check_scales,
-    check_weights,
     evaluating,
     measured_stack,
-    names_of_network,
     out_of_memory_hint,
     random_twin,
     running,
@@ -37,11 +32,10 @@ from normgrowth.network.inputs.batches import (
     model_info,
     read_input,
 )
-from normgrowth.network.models.load import LoadedModel, as_loaded
-from normgrowth.network.overflow import OverflowAsNan
+from normgrowth.network.models.load import LoadedModel
+from normgrowth.network.saturation.options import LevelOptions
 from normgrowth.network.saturation.published_form import published_form
-from normgrowth.network.saturation.result import EXACT, HARD, LevelOptions, Saturation
-from normgrowth.network.scaled_weights import scaled_weights
+from normgrowth.network.saturation.result import EXACT, HARD, Saturation
 from normgrowth.records import Block, Records
 
 Floats = NDArray[np.float64]
@@ -65,38 +59,31 @@ Sums = dict[Method, Floats]  # (sentences, layers): cosines summed over the toke
 
 
 def measure_saturation(
-    model: "str | Path | nn.Module | LoadedModel",
-    texts: "Texts | None",
-    inputs: Iterable[Any] | None,
+    loaded: LoadedModel,
+    run: str,
+    texts: Texts | None,
+    batches: list[Any] | None,
     options: LevelOptions,
-    *,
-    load: Mapping[str, Any] | None = None,
-    random_init: int = 0,
-    seed: int = 0,
-    run: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> Saturation:
-    """The levels of one model; see `saturation`. load: options of `load_model` for a model given by name."""
-    check_scales(options.c)
-    loaded = as_loaded(model, load, progress)
-    tokenizer, model = options.tokenizer or loaded.tokenizer, loaded.model
-    check_weights(model)
+    """The levels of one model; see `saturation`."""
+    model, random_init, seed = loaded.model, options.random_init, options.seed
+    notes = [*loaded.notes, *note_on_fixed(options.fixed)]
     form = published_form(model, loaded.random, options) if options.as_published else None
-    training, own_states, notes = False, options.states, [*loaded.notes, *note_on_fixed(options.fixed)]
     if form is not None:
-        training, own_states, options = form.training, form.options.states, form.options
+        options = form.options
         notes += form.notes
-    stack = measured_stack(model, own_states, options.stack)
-    whole = Network(*stack_states(model, own_states, stack))
-    text, batches = read_input(
-        model, whole.network, texts, inputs, tokenizer, options.sentences, options.batch_tokens
-    )
+    stack = measured_stack(model, options.states, options.stack)
+    whole = Network(*stack_states(model, options.states, stack))
+    text, given = read_input(loaded, whole.network, texts, batches, options)
     notes += text.notes if text else []
-    passes = _Passes(whole, options, tuple(fixed_within(model, whole, options.fixed)), training, seed)
-    batches, remarks = _batches(passes, model, stack, text, batches)
+    passes = _Passes(
+        whole, options, fixed_within(model, whole, options.fixed), training=form is not None and form.training
+    )
+    given, remarks = _batches(passes, model, stack, text, given)
     notes += remarks
-    tell = _Steps(progress, len(batches) * (1 + random_init), loaded.source)
-    sums, counts = passes.over(batches, notes, tell)
+    tell = Steps(progress, len(given) * (1 + random_init), loaded.source)
+    sums, counts = passes.over(given, notes, tell)
     values = {}
     for method, found in sums.items():
         values[method], values[method.with_suffix("_stderr")] = _mean_and_error(
@@ -106,29 +93,21 @@ def measure_saturation(
     for number in range(random_init):
         # In the published form, random networks run with dropout, and a random XLNet has all of its layers.
         passes.training = form is not None
-        states = own_states if form is None else None
+        states = options.states if form is None else None
         passes.network = Network(*stack_states(random_twin(model, seed + 1 + number), states, stack))
-        found, _ = passes.over(batches, notes, tell)
+        found, _ = passes.over(given, notes, tell)
         for method, one in found.items():
             baselines.setdefault(method, []).append(_mean_and_error(one, _counts(method, counts))[0])
     for method, several in baselines.items():
         values[method.with_suffix("_random")] = np.mean(several, 0)
         spread = np.std(several, 0, ddof=1) if len(several) > 1 else np.full_like(several[0], np.nan)
         values[method.with_suffix("_random_std")] = spread
-    run = run or loaded.source
     return Saturation(
         records=Records.from_blocks(run, _blocks(values, counts, stack, loaded.step)),
         source=loaded.source,
         models={run: model_info(loaded, text, len(counts), int(counts.sum()))},
-        c=options.c,
-        exact=options.exact,
-        hard_attention=options.hard_attention,
-        stack=None if stack == "layer" else stack,
-        as_published=options.as_published,
-        fixed=options.fixed,
-        random_init=random_init,
-        seed=seed,
         notes=tuple(dict.fromkeys(notes)),
+        **options.shared_with(Saturation, stack=None if stack == "layer" else stack),
     )
 
 
@@ -156,10 +135,9 @@ class _Passes:
     """The passes of a network over batches. training: with dropout, which is seeded."""
 
     def __init__(
-        self, network: Network, options: LevelOptions, fixed: tuple[str, ...], training: bool, seed: int
+        self, network: Network, options: LevelOptions, fixed: Sequence[str], *, training: bool
     ) -> None:
-        self.network, self.options, self.fixed = network, options, fixed
-        self.training, self.seed = training, seed
+        self.network, self.options, self.fixed, self.training = network, options, fixed, training
 
     def over(
         self, batches: Sequence[Batch], notes: list[str], tell: Callable[[], None]
@@ -168,35 +146,22 @@ class _Passes:
         whole, options = self.network, self.options
         parts: dict[Method, list[Floats]] = {}
         counts: list[Floats] = []
-        limit, doubtful = saturated(whole, fixed=self.fixed), False
-        hard = saturated(whole, attention_only=True)
-        findings: dict[PassFinding, None] = {}
-        with evaluating(whole, training=self.training, seed=self.seed):
+        networks = ComparedNetworks(
+            whole, self.fixed, exact=options.exact, c=options.c, hard_attention=options.hard_attention
+        )
+        with evaluating(whole, training=self.training, seed=options.seed):
             for batch in batches:
                 with out_of_memory_hint(whole, batch.size):
                     with running(whole, batch.size):
                         own = whole(batch.inputs)
                     real = _real(own, batch)
-                    if options.exact:
-                        with names_of_network():
-                            states = limit(batch.inputs)
-                        _compare(Method(EXACT), own, states, real, parts)
-                        doubtful = doubtful or limit.doubtful > 0
-                        findings |= dict.fromkeys(limit.findings)
-                    for c in options.c:
-                        with scaled_weights(whole, c, fixed=self.fixed), OverflowAsNan():
-                            scaled = whole(batch.inputs)
-                        _compare(Method(EXACT, c), own, scaled, real, parts)
-                    if options.hard_attention:
-                        with names_of_network():
-                            states = hard(batch.inputs)
-                        _compare(Method(HARD), own, states, real, parts)
+                    for variant, states in networks.outputs(batch.inputs):
+                        quantity = HARD if variant.name == "hard_attention" else EXACT
+                        _compare(Method(quantity, variant.c), own, states, real, parts)
                 counts.append(real.sum(1).double().cpu().numpy())
                 tell()
         sums = {method: np.concatenate(found) for method, found in parts.items()}
-        notes += messages(findings)
-        if doubtful:
-            notes.append("the limit has ties that more orders might break; tied positions get equal weight")
+        notes += networks.notes
         for method, found in sums.items():
             bad = [_name(layer, "layer") for layer, good in enumerate(np.isfinite(found).T) if not good.all()]
             if bad and not method.quantity.endswith("_others"):  # NaN in the same layers
@@ -287,9 +252,8 @@ def _mean_and_error(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
 
 def _blocks(values: Mapping[Method, Floats], counts: Floats, stack: str, step: int) -> list[Block]:
     """Blocks of layers and of the model for each factor of the weights, after a block with the size of the text."""
-    sizes = {"evaluation_tokens": counts.sum(), "evaluation_sentences": float(len(counts))}
-    own = {name: np.array([[size]]) for name, size in sizes.items()}
-    blocks = [Block("model", ["model"], [None], [None], [step], own)]
+    sizes = {"evaluation_tokens": counts.sum(), "evaluation_sentences": len(counts)}
+    blocks = [Block.of_model([step], sizes)]
     # In the published form, a trained XLNet has one layer less than a random one.
     for scale, size in dict.fromkeys((method.scale, len(value)) for method, value in values.items()):
         alike = {m.quantity: v for m, v in values.items() if (m.scale, len(v)) == (scale, size)}
@@ -311,13 +275,3 @@ def _name(layer: int, stack: str) -> str:
 def padding_tolerance(dtype: torch.dtype) -> float:
     """The relative change of a state by padding that counts as rounding: 3 · √eps of the dtype, at most 0.05."""
     return min(3 * torch.finfo(dtype).eps ** 0.5, MOST_UNCHANGED)
-
-
-class _Steps:
-    def __init__(self, progress: Progress | None, total: int, label: str):
-        self.progress, self.total, self.label, self.done = progress, total, label, 0
-
-    def __call__(self) -> None:
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total, self.label)

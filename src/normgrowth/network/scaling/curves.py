@@ -17,7 +17,6 @@ from normgrowth.limit.saturated import saturated
 from normgrowth.network.hidden_states import (
     Network,
     States,
-    check_weights,
     evaluating,
     measured_part,
     names_of_network,
@@ -26,7 +25,7 @@ from normgrowth.network.hidden_states import (
 )
 from normgrowth.network.inputs.default_inputs import Texts, default_inputs
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
-from normgrowth.network.models.load import LoadedModel, as_loaded, load_model
+from normgrowth.network.models.load import LoadedModel, as_loaded, check_weights, load_model
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling.convergence import local_powers, rate

@@ -9,8 +9,6 @@ demo    embedded data: the Python documentation, MiniLM, random weights; minutes
 paper   the paper's sizes: WikiText-2 and Penn Treebank, 12 layers of 768, a grid of 20 × 20; a GPU or a cluster
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +18,7 @@ from normgrowth.engine import Engine
 from normgrowth.errors import InputError
 from normgrowth.paper.evidence import StageResult
 from normgrowth.results import Result, load
+from normgrowth.serialization.checksums import digest
 from normgrowth.stored_result import SIDECAR
 
 BROWN = "brown.txt"
@@ -107,8 +106,7 @@ class Stage(Generic[S]):
 
     def key(self, settings: StageSettings) -> str:
         """A key that contains everything on which the records depend."""
-        content = json.dumps([self.name, self.version, asdict(settings)], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+        return digest([self.name, self.version, asdict(settings)])
 
     def facts(self, scale: Scale, settings: StageSettings) -> dict[str, Any]:
         return {

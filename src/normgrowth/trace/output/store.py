@@ -9,7 +9,6 @@
 A damaged file is measured again (`normgrowth.workspace.Cache`).
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -36,11 +35,6 @@ PAIR = ("square", "dot", "delta")
 UPDATES = "lora_update_square"
 SAMPLE = "look:"  # prefix of columns; the word comes from the first version
 _STEP = re.compile(r"step-(\d{9,})")
-
-
-def digest(content: object) -> str:
-    """Return the SHA-256 of the JSON form of `content`."""
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
