@@ -52,14 +52,10 @@ def scaling(
     >>> curve = ng.scaling(model, inputs, c=[1, 10, 100])
     >>> figure = curve.plot()
     """
-    from dataclasses import replace
-    from pathlib import Path
-
     from normgrowth.errors import InputError
     from normgrowth.network.measured import name_of, source_of
     from normgrowth.network.models.encoders import EncoderConfig
     from normgrowth.network.scaling import curves
-    from normgrowth.results import Provenance
     from normgrowth.workspace import ResultFolder
 
     paper = model == "paper"
@@ -73,34 +69,26 @@ def scaling(
         raise InputError("fixed cannot be used with 'paper': all parameters of its encoders grow")
     if inputs is not None and texts is not None:
         raise InputError("pass texts or inputs, not both")
-    if isinstance(seeds, int):
-        seeds = range(seeds)
+    drawn = range(seeds) if isinstance(seeds, int) else seeds
     scales = curves.checked_scales(curves.SCALES if c is None else c)
+    load = {"dtype": dtype, "model_type": model_type}
     request = {
         "model": run or name_of(model),
         "c": scales.tolist(),
-        "seeds": None if seeds is None else list(seeds),
-        "text": None if texts is None else source_of(texts),
+        "seeds": None if drawn is None else list(drawn),
+        "text": source_of(texts),
         "fixed": list(fixed),
-        **({"layers": layers, "width": width} if paper else {"dtype": dtype, "model_type": model_type}),
+        **({"layers": layers, "width": width} if paper else load),
     }
     folder = ResultFolder(out, "scaling", request, overwrite)
     if paper:
-        drawn = curves.SEEDS if seeds is None else seeds
-        found = curves.of_paper(layers or 12, width or 768, inputs, scales, drawn, progress)
+        subjects = curves.of_paper(layers or 12, width or 768, inputs, drawn)
     elif isinstance(model, EncoderConfig):
-        label, drawn = run or curves.label_of(model), curves.SEEDS if seeds is None else seeds
-        found = curves.of_config(model, inputs, scales, drawn, label, fixed=fixed, progress=progress)
-    elif isinstance(model, str | Path):
-        options = {"fixed": fixed, "states": states, "progress": progress}
-        load = {"dtype": dtype, "model_type": model_type}
-        found = curves.of_name(str(model), inputs, texts, scales, seeds, run, load=load, **options)
-    elif seeds is not None:
-        raise InputError("seeds are for random weights: a module has its weights already")
+        subjects = curves.of_config(model, inputs, drawn, run or curves.label_of(model), fixed)
     else:
-        found = curves.of_module(
-            model, inputs, texts, scales, run, fixed=fixed, states=states, progress=progress
-        )
-    found = replace(found, provenance=Provenance.now())
-    folder.write(found)
-    return found
+        subjects = curves.of_model(model, inputs, texts, drawn, run, load, fixed, states)
+    result = curves.measure(subjects, scales, fixed, progress)
+    if paper:
+        result = curves.described(layers or 12, width or 768, result)
+    folder.write(result)
+    return result

@@ -19,29 +19,20 @@ from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lab.build import new_model, new_optimizer, total_steps
 from normgrowth.lab.data.corpus import Corpus, describe, in_batches, padded
-from normgrowth.lab.evaluate import NextToken, as_blocks, evaluate, levels
+from normgrowth.lab.evaluate import NextToken, evaluate, levels
 from normgrowth.lab.run import Run
 from normgrowth.lab.run_files import STATE, TRACKER, RunFolder
 from normgrowth.lab.settings import TrainSettings, every
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance
+from normgrowth.serialization.checksums import TABLE
 from normgrowth.serialization.json_types import converted
+from normgrowth.serialization.record_schema import conformed
 from normgrowth.tracking.distributed import is_main, is_parallel, rank, shared, world_size
 from normgrowth.tracking.tensor_sums import to_double
 from normgrowth.tracking.tracked_parameters import watch
 from normgrowth.tracking.tracker import NormTracker
-
-
-class SavedEvaluation(TypedDict):
-    """The stored form of a `Block` of one evaluation."""
-
-    level: str
-    names: list[str]
-    layers: list[int | None]
-    roles: list[str | None]
-    steps: list[int]
-    values: dict[str, list[list[float]]]
 
 
 class TrainingState(TypedDict):
@@ -52,7 +43,7 @@ class TrainingState(TypedDict):
     step: int
     best: list[float] | None
     since: list[float]
-    evaluations: list[SavedEvaluation]
+    evaluations: bytes  # records
 
 
 class Diverged(InputError):
@@ -95,7 +86,7 @@ class TrainingLoop:
         self.rate = settings.rate(self.total)
         self.step = 0
         self.best: tuple[float, int] | None = None  # development loss, step
-        self.rows: list[Block] = []  # evaluations
+        self.rows: list[Records] = []  # of evaluations
         self.since = [0.0, 0.0]  # loss and tokens since the last evaluation
         self.save_seconds, self.saved = save_seconds, time.monotonic()
         self._load()
@@ -114,7 +105,8 @@ class TrainingLoop:
                 self._evaluate()
             while self.step < self.total:
                 self._epoch(stopping)
-        result = self._result([*self.rows, *self._test()], _few(tracker.trace.records) if is_main() else None)
+        test = self._test()
+        result = self._result([*self.rows, test, *(_few(tracker.trace.records) if is_main() else [])])
         if is_main():
             self.folder.write(result)
         return result
@@ -180,14 +172,18 @@ class TrainingLoop:
             self.best = (values["dev_loss"], self.step)
         if is_main():
             few = corpus.valid[: settings.saturation_sentences]
-            self.rows += as_blocks(self.step, values, levels(self.model, few) if few else [])
+            self.rows.append(self._of_model(self.step, values))
+            self.rows += [levels(self.model, few, self.folder.name, self.step)] if few else []
             self.folder.checkpoint(self.step, self.model, corpus.vocabulary.words, best=best)
         self.since = [0.0, 0.0]
         self._save()
         if is_main():
             self.folder.write(self._result(self.rows))
 
-    def _test(self) -> list[Block]:
+    def _of_model(self, step: int, values: dict[str, float]) -> Records:
+        return Records.from_blocks(self.folder.name, [Block.of_model([step], values)])
+
+    def _test(self) -> Records:
         """Evaluate the best checkpoint on the test part; the first rank sends its weights to the others."""
         assert self.best is not None
         model = new_model(self.settings, self.corpus).to(self.device)
@@ -197,12 +193,11 @@ class TrainingLoop:
             for tensor in model.state_dict().values():
                 torch.distributed.broadcast(tensor, 0)
         found = evaluate(NextToken(model), self.corpus.test, self.corpus)
-        return as_blocks(self.best[1], {f"test_{name}": value for name, value in found.items()})
+        return self._of_model(self.best[1], {f"test_{name}": value for name, value in found.items()})
 
-    def _result(self, evaluations: list[Block], tracked: Records | None = None) -> Run:
-        records = Records.from_blocks(self.folder.name, evaluations)
+    def _result(self, records: list[Records]) -> Run:
         return Run(
-            records=records if tracked is None else Records.joined([records, tracked]),
+            records=Records.joined(records),
             settings=self.settings,
             corpus=self.described,
             steps=self.total,
@@ -230,7 +225,7 @@ class TrainingLoop:
                 "step": self.step,
                 "best": self.best,
                 "since": self.since,
-                "evaluations": [_plain(block) for block in self.rows],
+                "evaluations": TABLE.encode(Records.joined(self.rows).table),
             }
         )
 
@@ -248,7 +243,7 @@ class TrainingLoop:
             raise SchemaError(path, "", said, advice) from error
         self.step, self.since = state["step"], list(state["since"])
         self.best = tuple(state["best"]) if state["best"] else None
-        self.rows = [_block(plain) for plain in state["evaluations"]]
+        self.rows = [Records(conformed(TABLE.decode(state["evaluations"]), path))]
 
     def _together(self, *flags: bool) -> tuple[bool, ...]:
         """Return each flag, true if it is true on any rank."""
@@ -266,16 +261,7 @@ class TrainingLoop:
         )
 
 
-def _few(records: Records) -> Records:
+def _few(records: Records) -> list[Records]:
     """Return the tracker's rows of the model, its parts and its layers; others stay in the tracker's folder."""
-    parts = [records.where(level=level) for level in ("model", "part", "layer", "layer_matrices")]
-    return Records.joined([part for part in parts if len(part)])
-
-
-def _plain(block: Block) -> dict[str, Any]:
-    """Return the block in a form that `torch.load(weights_only=True)` can read."""
-    return {**vars(block), "values": {name: value.tolist() for name, value in block.values.items()}}
-
-
-def _block(plain: dict[str, Any]) -> Block:
-    return Block(**{**plain, "values": {name: np.array(value) for name, value in plain["values"].items()}})
+    levels = ("model", "part", "layer", "layer_matrices")
+    return [part for level in levels if len(part := records.where(level=level))]

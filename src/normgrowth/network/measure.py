@@ -90,10 +90,8 @@ def measure_each(
         raise InputError(f"each model must be given once, got {', '.join(names)}")
     request = {"model": names, "text": source_of(texts), **options.request()}
     folder = ResultFolder(out, kind.kind, request, overwrite)
-    texts, batches = (
-        texts if texts is None or isinstance(texts, str | Path) else list(texts),
-        each_batch(inputs),
-    )
+    texts = texts if texts is None or isinstance(texts, str | Path) else list(texts)  # may be an iterator
+    batches = each_batch(inputs)
     parts: list[R] = []
     for one, name in zip(models, names, strict=True):
         with naming(one):
@@ -110,6 +108,7 @@ def measure_each(
     by_run = [one.name for one in fields(kind) if isinstance(getattr(parts[0], one.name), dict)]
     result = replace(
         parts[0],
+        source=", ".join(names),
         records=Records.joined([part.records for part in parts]),
         notes=tuple(notes),
         provenance=Provenance.now(),

@@ -1,7 +1,9 @@
 """The passes of `scaling`: comparison of a network at each c with its exact limit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normgrowth.engine import Progress
+from normgrowth.engine import Progress, Steps
 from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within, growing_parameters
 from normgrowth.limit.growing_parameters.fixed import note_on_fixed
@@ -25,12 +27,13 @@ from normgrowth.network.hidden_states import (
 )
 from normgrowth.network.inputs.default_inputs import Texts, default_inputs
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
-from normgrowth.network.models.load import LoadedModel, as_loaded, check_weights, load_model
+from normgrowth.network.models.load import LoadedModel, as_loaded, check_weights
 from normgrowth.network.overflow import OverflowAsNan
 from normgrowth.network.scaled_weights import scaled_weights
 from normgrowth.network.scaling.convergence import local_powers, rate
 from normgrowth.network.scaling.result import ScaledNetwork, Scaling, joined_scalings
 from normgrowth.records import Block, Records
+from normgrowth.results import Provenance
 
 Floats = NDArray[np.float64]
 Inputs = Tensor | Mapping[str, Tensor]
@@ -40,67 +43,90 @@ SEEDS = (0, 1, 2)
 SENTENCES = TOKENS = WORDS = 10  # as in the authors' Figure 4: random ids, all sentences of one length
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A network whose weights are scaled, and its inputs. fixed: names of parameters that do not grow.
+
+    input, unknown_share: a description of the inputs, and the share of unknown tokens; None: not text.
+    """
+
+    known: ScaledNetwork
+    network: Network
+    batch: Any
+    fixed: Sequence[str]
+    input: str
+    unknown_share: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+Subjects = list[Callable[[], Subject]]  # built one at a time, because a network can be large
+
+
 def of_config(
     config: EncoderConfig,
     inputs: Inputs | None,
-    scales: Floats,
-    seeds: Sequence[int],
+    seeds: Sequence[int] | None,
     run: str,
-    *,
     fixed: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> Scaling:
-    """The curves of encoders with random weights, one per seed."""
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds must be distinct and at least one, got {list(seeds)}")
-    parts = []
-    for number, seed in enumerate(seeds):
-        tell = _shifted(progress, number, len(seeds), f"{run}, seed {seed}")
+) -> Subjects:
+    """Encoders with random weights, one per seed."""
+
+    def built(seed: int) -> Subject:
+        network = Network(model := encoder(config, seed), _encoder_states)
         known = ScaledNetwork(run, seed, config.kind, config.bias, config=asdict(config))
-        ids = random_ids(config, seed) if inputs is None else inputs
-        network = Network(built := encoder(config, seed), _encoder_states)
-        parts.append(_curve(network, _named(ids), scales, fixed_within(built, network, fixed), known, tell))
-    given = "random ids" if inputs is None else "given"
-    return _result(parts, source=run, input=given, fixed=tuple(fixed))
+        ids, said = (random_ids(config, seed), "random ids") if inputs is None else (inputs, "given")
+        return Subject(known, network, _named(ids), fixed_within(model, network, fixed), said)
+
+    return [partial(built, seed) for seed in _distinct(SEEDS if seeds is None else seeds)]
 
 
-def of_paper(
-    layers: int,
-    width: int,
-    inputs: Inputs | None,
-    scales: Floats,
-    seeds: Sequence[int],
-    progress: Progress | None = None,
-) -> Scaling:
-    """The curves of the paper's encoder and its two variants, without and with biases."""
-    configs, parts = paper_configs(layers, width), []
-    for number, config in enumerate(configs):
+def of_paper(layers: int, width: int, inputs: Inputs | None, seeds: Sequence[int] | None) -> Subjects:
+    """The paper's encoder and its two variants, without and with biases."""
+    configs = paper_configs(layers, width)
+    return [one for config in configs for one in of_config(config, inputs, seeds, label_of(config))]
 
-        def tell(done: int, total: int, label: str, number: int = number) -> None:
-            if progress is not None:
-                progress(number * total + done, len(configs) * total, label)
 
-        parts.append(of_config(config, inputs, scales, seeds, label_of(config), progress=tell))
-    networks = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+def described(layers: int, width: int, result: Scaling) -> Scaling:
+    """The curves of `of_paper` with their description."""
+    seeds = len({network.seed for network in result.networks})
+    networks = f"{seeds} seed{'s' if seeds > 1 else ''}"
     source = f"the paper's encoder and its variants: {layers} layers of width {width}, {networks}"
     note = "random weights and ids; for one seed, weights are the same with and without biases"
-    return joined_scalings(parts, source=source, notes=(note,))
+    return replace(result, source=source, notes=(note,))
 
 
-def of_module(
-    model: "nn.Module | LoadedModel",
+def of_model(
+    model: "str | Path | nn.Module | LoadedModel",
     inputs: Inputs | None,
     texts: Texts | None,
-    scales: Floats,
+    seeds: Sequence[int] | None,
     run: str | None,
-    *,
-    seed: int | None = None,
-    fixed: Sequence[str] = (),
-    states: States | None = None,
-    progress: Progress | None = None,
-) -> Scaling:
-    """The curve of a module."""
-    loaded = as_loaded(model)
+    load: Mapping[str, Any],
+    fixed: Sequence[str],
+    states: States | None,
+) -> Subjects:
+    """A module, or a model by name; for a config alone, one network per seed."""
+
+    def built(seed: int) -> Subject:
+        loaded = as_loaded(model, {"seed": seed, **load})
+        if seeds is not None and not loaded.random:
+            raise InputError(f"{model}: seeds are for random weights, but this model has trained weights")
+        return _subject(loaded, inputs, texts, run, seed if loaded.random else None, fixed, states)
+
+    if seeds is not None and not isinstance(model, str | Path):
+        raise InputError("seeds are for random weights: a module has its weights already")
+    return [partial(built, seed) for seed in _distinct((0,) if seeds is None else seeds)]
+
+
+def _subject(
+    loaded: LoadedModel,
+    inputs: Inputs | None,
+    texts: Texts | None,
+    run: str | None,
+    seed: int | None,
+    fixed: Sequence[str],
+    states: States | None,
+) -> Subject:
     run, notes = run or loaded.source, [*loaded.notes, *note_on_fixed(fixed)]
     said, unknown = "given", None
     if inputs is None and states is None:
@@ -115,34 +141,33 @@ def of_module(
     if network.network is not loaded.model:  # the encoder alone takes no decoder inputs
         batch = {name: tensor for name, tensor in _named(batch).items() if not name.startswith("decoder_")}
     held = fixed_within(loaded.model, network, fixed)
-    curve = _curve(network, batch, scales, held, ScaledNetwork(run, seed), _shifted(progress, 0, 1, run))
-    facts = {"input": said, "unknown_share": unknown, "fixed": tuple(fixed), "notes": tuple(notes)}
-    return _result([curve], source=run, **facts)
+    return Subject(ScaledNetwork(run, seed), network, batch, held, said, unknown, tuple(notes))
 
 
-def of_name(
-    source: str,
-    inputs: Inputs | None,
-    texts: Texts | None,
-    scales: Floats,
-    seeds: Sequence[int] | None,
-    run: str | None,
-    *,
-    load: Mapping[str, Any],
-    fixed: Sequence[str] = (),
-    states: States | None = None,
-    progress: Progress | None = None,
-) -> Scaling:
-    """The curve of a model by name; for a config alone, one curve per seed."""
-    parts = []
-    for seed in (0,) if seeds is None else seeds:
-        loaded = load_model(source, seed=seed, **load)
-        if seeds is not None and not loaded.random:
-            raise InputError(f"{source}: seeds are for random weights, but this model has trained weights")
-        own = seed if loaded.random else None
-        options = {"fixed": fixed, "states": states, "progress": progress}
-        parts.append(of_module(loaded, inputs, texts, scales, run, seed=own, **options))
-    return joined_scalings(parts)
+def _distinct(seeds: Sequence[int]) -> Sequence[int]:
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds must be distinct and at least one, got {list(seeds)}")
+    return seeds
+
+
+def measure(subjects: Subjects, scales: Floats, fixed: Sequence[str], progress: Progress | None) -> Scaling:
+    """The curves of all networks."""
+    tell, parts = Steps(progress, len(subjects) * len(scales), ""), []
+    for build in subjects:
+        subject = build()
+        seed = f", seed {subject.known.seed}" if subject.known.seed is not None else ""
+        tell.label = f"{subject.known.run}{seed}"
+        network, blocks = _curve(subject, scales, tell)
+        part = Scaling(
+            records=Records.from_blocks(network.run, blocks),
+            networks=(network,),
+            source=network.run,
+            input=subject.input,
+            unknown_share=subject.unknown_share,
+            notes=subject.notes,
+        )
+        parts.append(part)
+    return joined_scalings(parts, fixed=tuple(fixed), provenance=Provenance.now())
 
 
 def paper_configs(layers: int = 12, width: int = 768) -> list[EncoderConfig]:
@@ -181,19 +206,8 @@ def random_ids(config: EncoderConfig, seed: int) -> Tensor:
     return torch.randint(config.vocabulary, shape, generator=generator)
 
 
-def _result(parts: Sequence[tuple[ScaledNetwork, list[Block]]], **fields: Any) -> Scaling:
-    tables = [Records.from_blocks(network.run, blocks) for network, blocks in parts]
-    return Scaling(records=Records.joined(tables), networks=tuple(one for one, _ in parts), **fields)
-
-
-def _curve(
-    network: Network,
-    batch: Any,
-    scales: Floats,
-    fixed: Sequence[str],
-    known: ScaledNetwork,
-    tell: Callable[[float], None],
-) -> tuple[ScaledNetwork, list[Block]]:
+def _curve(subject: Subject, scales: Floats, tell: Callable[[], None]) -> tuple[ScaledNetwork, list[Block]]:
+    network, batch, fixed, known = subject.network, subject.batch, subject.fixed, subject.known
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
     limit = saturated(network, fixed=fixed)
@@ -208,7 +222,6 @@ def _curve(
         errors, flat = cosines.copy(), np.full(len(scales), np.nan)
         unit = 0.0
         for i, c in enumerate(scales):
-            tell(i / len(scales))
             with scaled_weights(network, float(c), fixed=fixed), OverflowAsNan() as scaled_pass:
                 found = network(batch)[1:]
             unit = max(unit, scaled_pass.rounding(found[-1]))
@@ -217,7 +230,7 @@ def _curve(
                 cosines[i, j] = torch.cosine_similarity(own, wanted[j], dim=-1).mean()
                 errors[i, j] = (own / float(c) ** degrees[j] - wanted[j]).norm() / wanted[j].norm()
                 flat[i] = torch.cosine_similarity(own.flatten(), wanted[j].flatten(), dim=0)
-    tell(1.0)
+            tell()
     squares = sum(float(p.detach().double().square().sum()) for _, p in growing_parameters(network, fixed))
     norms = np.asarray(scales * np.sqrt(squares))
     powers = np.stack([local_powers(scales, errors[:, j]) for j in range(len(wanted))], axis=1)
@@ -231,7 +244,7 @@ def _curve(
         Block(
             "layer", [f"layer.{i}" for i in layers], list(layers), [None] * len(layers), points, both, **axes
         ),
-        Block("model", ["model"], [None], [None], points, last, **axes),
+        Block.of_model(points, last, **axes),
     ]
     lost = scales[~np.isfinite(errors[:, -1])]
     network_found = replace(
@@ -270,13 +283,3 @@ def checked_scales(scales: Sequence[float]) -> Floats:
     if not (np.diff(found) > 0).all():
         raise InputError("c must be strictly ascending")
     return found
-
-
-def _shifted(progress: Progress | None, number: int, count: int, label: str) -> Callable[[float], None]:
-    """A progress function for one of several curves, in thousandths of the total."""
-
-    def tell(part: float) -> None:
-        if progress is not None:
-            progress(round(1000 * (number + part) / count), 1000, label)
-
-    return tell

@@ -14,7 +14,7 @@ of each block; "model" is the last state. Networks that differ only by their see
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from normgrowth.network.scaling.convergence import Rate
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
 from normgrowth.text import one_line, visible
-
-if TYPE_CHECKING:
-    pass
 
 Floats = NDArray[np.float64]
 
