@@ -3,17 +3,20 @@
 import argparse
 
 from normgrowth.cli.command import Action, add_display, show_result
-from normgrowth.cli.options import OPTIONS, positive
+from normgrowth.cli.options import Option, add_options, positive
 from normgrowth.cli.training_options import add_settings, settings_of
+from normgrowth.train import train
+
+HIDDEN = ("settings", "corpus", "progress", "save_seconds")
+OWN = {
+    "device": Option("device, for example cuda [cuda if available, else cpu]", "DEVICE"),
+    "threads": Option("threads of PyTorch [PyTorch's]", "N", positive),
+}
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "paper")
-    parser.add_argument("--data", metavar="DIR", help=OPTIONS["data"].help)
-    parser.add_argument("-o", "--out", required=True, metavar="DIR", help=OPTIONS["out"].help)
-    parser.add_argument("--overwrite", action="store_true", help=OPTIONS["overwrite"].help)
-    parser.add_argument("--device", help="device, for example cuda [cuda if available, else cpu]")
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads of PyTorch [PyTorch's]")
+    parser.set_defaults(names=add_options(parser, train, positional=(), without=HIDDEN, own=OWN))
     add_display(parser)
 
 
@@ -21,19 +24,10 @@ def _train(arguments: argparse.Namespace) -> int:
     from normgrowth.report.terminal.console import Progress
     from normgrowth.report.terminal.run import TrainProgress
     from normgrowth.tracking.distributed import is_main, process_group
-    from normgrowth.train import train
 
-    settings = settings_of(arguments)
+    settings, given = settings_of(arguments), {name: getattr(arguments, name) for name in arguments.names}
     with process_group(), Progress(of_bytes=False) as bar:
-        result = train(
-            settings,
-            arguments.out,
-            data=arguments.data,
-            device=arguments.device,
-            threads=arguments.threads,
-            overwrite=arguments.overwrite,
-            progress=TrainProgress(bar),
-        )
+        result = train(settings, progress=TrainProgress(bar), **given)
         if not is_main():
             return 0
     show_result(arguments, result)
