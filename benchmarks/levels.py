@@ -27,7 +27,8 @@ from torch import nn
 from normgrowth import Records, saturated, saturation, scaled_weights, scaling
 from normgrowth.engine import Threads
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
-from normgrowth.network.inputs.batches import make_batches, read_rows
+from normgrowth.network.inputs.batches import make_batches
+from normgrowth.network.inputs.sentences import read_rows
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.network.scaling.curves import paper_configs

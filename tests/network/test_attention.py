@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from normgrowth.errors import InputError
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.saturated_attention import attended_positions, saturated_attention, saturated_weights
+from normgrowth.network.saturated_attention import saturated_attention
 
 close = torch.testing.assert_close
 HALF = [torch.float16, torch.bfloat16]
@@ -44,6 +44,16 @@ def randn(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+def weights_of(q, k, mask=None, **options):
+    """The weights, as the attention to unit vectors."""
+    unit = torch.eye(k.shape[-2], dtype=q.dtype).expand(*k.shape[:-2], -1, -1)
+    return saturated_attention(q, k, unit, mask, **options)
+
+
+def attended_positions(q, k, mask=None, **options):
+    return (weights_of(q, k, mask, **options) > 0).sum(-1)
+
+
 def small_integers(*shape, seed=0):
     """Few values, so that scores tie often and exactly."""
     return torch.randint(-1, 2, shape, generator=torch.Generator().manual_seed(seed)).double()
@@ -62,7 +72,7 @@ def test_ties_of_each_kind_in_grouped_heads(ties, groups, seed):
     for mask, parts in ((None, {}), (visible, dict(visible=visible)), (bias, dict(added=bias))):
         expected = reference(q, k, v, **parts, ties=ties, scale=0.5)
         close(saturated_attention(q, k, v, mask, ties=ties, scale=0.5), expected, rtol=0, atol=1e-15)
-        weights = saturated_weights(q, k, mask, ties=ties, scale=0.5)
+        weights = weights_of(q, k, mask, ties=ties, scale=0.5)
         close(weights @ v.repeat_interleave(6 // groups, 0), expected)
 
 

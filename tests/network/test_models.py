@@ -159,7 +159,7 @@ def unknown(folder):
 
 def not_json(folder):
     (save(folder) / "config.json").write_text("{nothing")
-    return folder, "not valid JSON"
+    return folder, "not readable as JSON"
 
 
 def no_config(folder):

@@ -14,7 +14,8 @@ from torch import nn
 import normgrowth
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
-from normgrowth.network.inputs.batches import make_batches, read_rows
+from normgrowth.network.inputs.batches import make_batches
+from normgrowth.network.inputs.sentences import read_rows
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.network.saturation.state_comparison import padding_tolerance
 from normgrowth.results import load

@@ -96,10 +96,10 @@ def test_a_config_alone_is_random_from_the_seed(tmp_path):
         ({"layers": 3}, "does not match its config"),
         ({"width": 24}, "does not match its config"),
         ({"vocabulary": 21}, "20 words, but vocabulary in config.json is 21"),
-        ({"kind": "sandwich"}, "got 'sandwich'"),
-        ({"heads": "3"}, "heads cannot be '3'"),
-        ({"layers": True}, "layers cannot be True"),
-        ({"eps": [1]}, r"eps cannot be \[1\]"),
+        ({"kind": "sandwich"}, "kind: .*'sandwich'"),
+        ({"heads": "3"}, "heads: expected an integer, got a string"),
+        ({"layers": True}, "layers: expected an integer, got true or false"),
+        ({"eps": [1]}, "eps: expected a number, got a list"),
         ({"trust_remote_code": True}, "unknown key trust_remote_code"),
     ],
 )
@@ -131,5 +131,5 @@ def test_damaged_weights(tmp_path):
 
 def test_a_config_without_what_an_encoder_needs(tmp_path):
     (tmp_path / CONFIG).write_text('{"model_type": "normgrowth_encoder", "layers": 2}')
-    with pytest.raises(InputError, match=r"config\.json: vocabulary is missing"):
+    with pytest.raises(InputError, match=r"config\.json: .*`vocabulary`"):
         load_model(tmp_path)

@@ -3,11 +3,7 @@
 A query then attends only to the positions of its maximal score. If several positions tie, it attends to all of
 them with equal weight (section 4.2 of the paper; Merrill, 2019), or to the leftmost or the rightmost.
 
-    saturated_attention(q, k, v, mask)   the attention itself, called like scaled_dot_product_attention
-    saturated_weights(q, k, mask)        its weights
-    attended_positions(q, k, mask)       the number of positions each query attends to, with a tolerance for near ties
-
-Inside a model: `saturated(model, attention_only=True)`.
+It is called like scaled_dot_product_attention. Inside a model, use `saturated(model, attention_only=True)`.
 
 Definition of a tie. A matrix product may round the scores of two equal keys differently, depending on their position in
 the matrix. So scores are computed in float64, where products of half and single precision are exact. Two scores tie if
@@ -60,39 +56,8 @@ def saturated_attention(
     torch.Size([1, 2, 5, 4])
     """
     chosen, count = _chosen(q, k, mask, ties, causal, scale, tolerance)
-    return _mean(chosen, count, v)
-
-
-def saturated_weights(
-    q: Tensor,
-    k: Tensor,
-    mask: Tensor | None = None,
-    *,
-    ties: Ties = "average",
-    causal: bool = False,
-    scale: float | None = None,
-    tolerance: float = 0.0,
-) -> Tensor:
-    """The weights [..., heads, Q, K] of `saturated_attention`, in the dtype of q."""
-    chosen, count = _chosen(q, k, mask, ties, causal, scale, tolerance)
-    return (chosen / count).to(q.dtype)
-
-
-def attended_positions(
-    q: Tensor,
-    k: Tensor,
-    mask: Tensor | None = None,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    tolerance: float = 0.0,
-) -> Tensor:
-    """The number of positions [..., heads, Q] within the tolerance of the maximal score; 0 if none is visible.
-
-    1 is an argmax head; more than 1 at tolerance 0 is a tie; positions that a tolerance adds are near ties.
-    """
-    chosen, _ = _chosen(q, k, mask, "average", causal, scale, tolerance)
-    return chosen.sum(-1).long()
+    # The mean as sum / count in the wide dtype: exact for equal values, and without overflow in half precision.
+    return (_grouped_matmul(chosen, v.to(chosen.dtype)) / count).to(v.dtype)
 
 
 @torch.no_grad()
@@ -139,11 +104,6 @@ def _chosen(
         chosen.zero_().scatter_(-1, index, (~closed & (count > 0)).to(wide))
         count.clamp_(max=1.0)
     return chosen, count
-
-
-def _mean(chosen: Tensor, count: Tensor, v: Tensor) -> Tensor:
-    """The mean as sum / count in the wide dtype: exact for equal values, and without overflow in half precision."""
-    return (_grouped_matmul(chosen, v.to(chosen.dtype)) / count).to(v.dtype)
 
 
 def _grouped_matmul(a: Tensor, b: Tensor) -> Tensor:

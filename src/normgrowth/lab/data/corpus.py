@@ -26,6 +26,7 @@ from normgrowth.errors import InputError
 from normgrowth.lab.data.hub_datasets import PLACES, from_hub
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.network.inputs.formal_languages import LANGUAGES, language_samples
+from normgrowth.network.inputs.sentences import read_text, topic_sentences
 from normgrowth.network.models.encoder_folder import END, UNKNOWN, Words
 
 Row = NDArray[np.int64]
@@ -179,34 +180,20 @@ def _folder(folder: Path) -> dict[str, Lines]:
 
 
 def _lines(path: Path) -> Lines:
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # drops a byte order mark
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
-    return [words for line in text.split("\n") if (words := line.split())]
+    return [words for line in read_text(path).split("\n") if (words := line.split())]
 
 
 def _documentation() -> Lines:
     """Return the sentences of Python's documentation as words and signs, without duplicates, code and tables."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise InputError("this Python installation has no documentation; use a text file instead") from None
     found: dict[str, list[str]] = {}
-    for name in sorted(topics):
-        for paragraph in re.split(r"\n\s*\n", topics[name]):
-            for sentence in re.split(r"(?<=[.!?:])\s+(?=[A-Z])", " ".join(paragraph.split())):
-                words = re.findall(r"\w+|[^\w\s]", sentence)
-                prose = sum(word.isalpha() for word in words) >= 0.6 * len(words)
-                if len(words) >= SHORTEST and prose and sentence[0].isupper():
-                    found[sentence] = words
+    for sentence in topic_sentences(".!?:"):
+        words = re.findall(r"\w+|[^\w\s]", sentence)
+        prose = sum(word.isalpha() for word in words) >= 0.6 * len(words)
+        if len(words) >= SHORTEST and prose and sentence[0].isupper():
+            found[sentence] = words
     lines = list(found.values())
-    order = np.random.default_rng(0).permutation(
-        len(lines)
-    )  # topics are sorted by name: mix them over the parts
-    return [lines[i] for i in order]
+    # Topics are sorted by name: mix them over the parts.
+    return [lines[i] for i in np.random.default_rng(0).permutation(len(lines))]
 
 
 def _split(lines: Lines, name: str) -> tuple[dict[str, Lines], list[str]]:

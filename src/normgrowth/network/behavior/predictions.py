@@ -23,7 +23,8 @@ from normgrowth.network.hidden_states import (
     random_twin,
     running,
 )
-from normgrowth.network.inputs.batches import Sentences, Texts, make_batches, model_info, read_rows
+from normgrowth.network.inputs.batches import make_batches, model_info
+from normgrowth.network.inputs.sentences import Sentences, Texts, read_rows
 from normgrowth.network.measure import PassOptions
 from normgrowth.network.models.encoder_folder import Words
 from normgrowth.network.models.load import LoadedModel

@@ -4,7 +4,6 @@ read_config    config.json -> a config of transformers, or an error that names t
 check_size     compares the size of the model, counted on the meta device, with the memory of this machine
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.errors import ConfigError, InputError, is_mistake
+from normgrowth.serialization.json_types import read_json
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,9 @@ def read_config(
 ) -> Any:
     """The config of a local file or folder, or of a hub id. model_type: for a config.json without model_type."""
     file = f"{where}/config.json" if path is None else str(config_file(path))
-    said = _read(Path(file)) if path is not None else _from_hub(transformers, where, local)
+    said = (
+        read_json(Path(file), dict[str, Any]) if path is not None else _from_hub(transformers, where, local)
+    )
     own = said.get("model_type")
     if model_type is None and own is None:
         raise ConfigError(file, "model_type", None, _which(transformers, said, path))
@@ -163,18 +165,6 @@ def _suspects(config: Any) -> str:
         and (value < 0 or (key == "pad_token_id" and isinstance(vocabulary, int) and value >= vocabulary))
     ]
     return f" (check {', '.join(odd[:3])})" if odd else ""
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError):
-        raise InputError(f"{file}: not valid JSON") from None
-    if not isinstance(said, dict):
-        raise InputError(f"{file}: expected a JSON object, got {type(said).__name__}")
-    return said
 
 
 def _from_hub(transformers: Any, where: str, local: Mapping[str, Any]) -> dict[str, Any]:

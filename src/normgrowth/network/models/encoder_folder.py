@@ -20,6 +20,7 @@ from torch import Tensor
 from normgrowth.errors import ConfigError, InputError
 from normgrowth.network.models.config import MOST_LAYERS, check_fits
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, LanguageModel
+from normgrowth.serialization.json_types import converted, read_json
 from normgrowth.workspace import replacing
 
 MODEL_TYPE = "normgrowth_encoder"
@@ -152,20 +153,11 @@ def is_stored(path: Path) -> bool:
 
 def read_encoder_config(path: Path) -> EncoderConfig:
     file = path / CONFIG if path.is_dir() else path
-    said: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    kinds = {field.name: field.type for field in fields(EncoderConfig)}
-    for name, value in said.items():
-        if name == "model_type":
-            continue
-        if name not in kinds:
-            raise InputError(f"{file}: unknown key {name}")
-        wanted = {int: int, bool: bool, float: (int, float)}.get(kinds[name], str)  # pyright: ignore
-        if not isinstance(value, wanted) or (kinds[name] is int and isinstance(value, bool)):
-            raise InputError(f"{file}: {name} cannot be {value!r}")
-    for name in ("vocabulary", "max_length"):
-        if name not in said:
-            raise InputError(f"{file}: {name} is missing")
-    return EncoderConfig(**{name: value for name, value in said.items() if name != "model_type"})
+    said = read_json(file, dict[str, Any])
+    del said["model_type"]
+    if unknown := said.keys() - {one.name for one in fields(EncoderConfig)}:
+        raise InputError(f"{file}: unknown key {min(unknown)}")
+    return converted(said, EncoderConfig, file)
 
 
 def read(

@@ -21,7 +21,7 @@ from normgrowth.checkpoints.series import Entry
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lint.judge import judge_samples
-from normgrowth.network.inputs.batches import read_rows
+from normgrowth.network.inputs.sentences import read_rows
 from normgrowth.network.measured import ModelInfo, each_batch
 from normgrowth.network.models.load import LoadedModel, load_model, nonfinite_parameter
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept

@@ -23,15 +23,8 @@ from normgrowth.network.hidden_states import (
     running,
     stack_states,
 )
-from normgrowth.network.inputs.batches import (
-    Batch,
-    Sentences,
-    Texts,
-    decoder_batch,
-    make_batches,
-    model_info,
-    read_input,
-)
+from normgrowth.network.inputs.batches import Batch, decoder_batch, make_batches, model_info, read_input
+from normgrowth.network.inputs.sentences import Sentences, Texts
 from normgrowth.network.models.load import LoadedModel
 from normgrowth.network.saturation.options import LevelOptions
 from normgrowth.network.saturation.published_form import published_form

@@ -25,7 +25,8 @@ from normgrowth.network.hidden_states import (
     out_of_memory_hint,
     running,
 )
-from normgrowth.network.inputs.default_inputs import Texts, default_inputs
+from normgrowth.network.inputs.default_inputs import default_inputs
+from normgrowth.network.inputs.sentences import Texts
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
 from normgrowth.network.models.load import LoadedModel, as_loaded, check_weights
 from normgrowth.network.overflow import OverflowAsNan
