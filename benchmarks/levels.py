@@ -28,7 +28,7 @@ from normgrowth import Records, saturated, saturation, scaled_weights, scaling
 from normgrowth.engine import Threads
 from normgrowth.network.hidden_states import Network, evaluating, measured_part
 from normgrowth.network.inputs.batches import make_batches
-from normgrowth.network.inputs.sentences import read_rows
+from normgrowth.network.inputs.tokenized_text import read_rows
 from normgrowth.network.models.load import LoadedModel, load_model
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.network.scaling.curves import paper_configs

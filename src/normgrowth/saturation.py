@@ -72,7 +72,7 @@ def saturation(
     ['embeddings', 'layer.0', 'layer.1']
     """
     arguments = locals()
-    from normgrowth.network.saturation.options import LevelOptions
+    from normgrowth.network.saturation.level_options import LevelOptions
     from normgrowth.network.saturation.result import Saturation
 
     options = LevelOptions.among(arguments)

@@ -33,7 +33,7 @@ def gpt2():
 
 
 def rows_of(model):
-    from normgrowth.network.inputs.sentences import read_rows
+    from normgrowth.network.inputs.tokenized_text import read_rows
 
     return [torch.tensor(row["input_ids"]) for row in read_rows(model, TEXT).rows]
 

@@ -22,7 +22,7 @@ from normgrowth.network.heads.passes import wide_copy
 from normgrowth.network.heads.patterns import patterns
 from normgrowth.network.heads.result import Heads, kind, kinds
 from normgrowth.network.heads.statistics import Tally, add_soft
-from normgrowth.network.inputs.sentences import read_rows
+from normgrowth.network.inputs.tokenized_text import read_rows
 from normgrowth.network.models.encoder_folder import StoredEncoder, Words
 from normgrowth.network.models.encoders import Encoder, EncoderConfig
 from normgrowth.network.models.load import LoadedModel, load_model

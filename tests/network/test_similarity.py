@@ -15,7 +15,7 @@ import normgrowth
 from normgrowth.errors import FolderMismatch, InputError
 from normgrowth.limit.saturated import saturated
 from normgrowth.network.inputs.batches import make_batches
-from normgrowth.network.inputs.sentences import read_rows
+from normgrowth.network.inputs.tokenized_text import read_rows
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.network.saturation.state_comparison import padding_tolerance
 from normgrowth.results import load

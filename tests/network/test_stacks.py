@@ -93,7 +93,7 @@ def test_levels_of_the_decoder(make, how):
 
 
 def read(model):
-    from normgrowth.network.inputs.sentences import read_rows
+    from normgrowth.network.inputs.tokenized_text import read_rows
 
     return read_rows(model, TEXT).rows
 

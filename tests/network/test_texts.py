@@ -9,7 +9,7 @@ from torch import nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.inputs.default_inputs import default_inputs
-from normgrowth.network.inputs.sentences import documentation, read_sentences, unknown_share, word_ids
+from normgrowth.network.inputs.tokenized_text import documentation, read_sentences, unknown_share, word_ids
 from normgrowth.network.models.load import load_model
 
 pytest.importorskip("transformers")
@@ -123,7 +123,7 @@ def strange(tmp_path):
 
 def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
     from normgrowth.cli.main import main
-    from normgrowth.network.inputs.sentences import read_rows
+    from normgrowth.network.inputs.tokenized_text import read_rows
 
     loaded = load_model(strange)
     text = read_rows(loaded.model, ["The cat sat.", "A dog."], loaded.tokenizer)

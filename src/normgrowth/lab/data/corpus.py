@@ -26,7 +26,7 @@ from normgrowth.errors import InputError
 from normgrowth.lab.data.hub_datasets import PLACES, from_hub
 from normgrowth.lab.run import CorpusSummary
 from normgrowth.network.inputs.formal_languages import LANGUAGES, language_samples
-from normgrowth.network.inputs.sentences import read_text, topic_sentences
+from normgrowth.network.inputs.tokenized_text import read_text, topic_sentences
 from normgrowth.network.models.encoder_folder import END, UNKNOWN, Words
 
 Row = NDArray[np.int64]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normgrowth.errors import InputError
 from normgrowth.network.inputs.formal_languages import language, language_samples, legal_mask
-from normgrowth.network.inputs.sentences import Row
+from normgrowth.network.inputs.tokenized_text import Row
 from normgrowth.network.models.encoder_folder import END, Words
 
 LONGEST = 40  # default maximum number of symbols per word

@@ -24,7 +24,7 @@ from normgrowth.network.hidden_states import (
     running,
 )
 from normgrowth.network.inputs.batches import make_batches, model_info
-from normgrowth.network.inputs.sentences import Sentences, Texts, read_rows
+from normgrowth.network.inputs.tokenized_text import Sentences, Texts, read_rows
 from normgrowth.network.measure import PassOptions
 from normgrowth.network.models.encoder_folder import Words
 from normgrowth.network.models.load import LoadedModel

@@ -19,7 +19,7 @@ from normgrowth.network.heads.result import Heads, MeasuredHeads, kind
 from normgrowth.network.heads.statistics import Floats, PaddingSeen, Tally
 from normgrowth.network.hidden_states import measured_part
 from normgrowth.network.inputs.batches import Batch, make_batches, model_info, read_input
-from normgrowth.network.inputs.sentences import Sentences, Texts
+from normgrowth.network.inputs.tokenized_text import Sentences, Texts
 from normgrowth.network.measure import PassOptions
 from normgrowth.network.models.load import LoadedModel
 from normgrowth.records import Block, Records

@@ -19,7 +19,7 @@ from normgrowth.network.hidden_states import (
     running,
 )
 from normgrowth.network.inputs.batches import make_batches
-from normgrowth.network.inputs.sentences import read_rows
+from normgrowth.network.inputs.tokenized_text import read_rows
 from normgrowth.network.models.load import LoadedModel
 
 MOST_TOKENS = 64  # maximum length of a shown sentence: more tokens are not legible in a figure

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.inputs.default_inputs import shifted_right, start_token
-from normgrowth.network.inputs.sentences import Row, Sentences, Texts, read_rows
+from normgrowth.network.inputs.tokenized_text import Row, Sentences, Texts, read_rows
 from normgrowth.network.measure import PassOptions
 from normgrowth.network.measured import GIVEN, ModelInfo, TextInfo
 from normgrowth.network.models.load import LoadedModel, vocabulary_size

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.inputs.sentences import Texts, read_rows, unknown_share, unknown_warning
+from normgrowth.network.inputs.tokenized_text import Texts, read_rows, unknown_share, unknown_warning
 from normgrowth.network.models.load import FROM_PYTHON, LoadedModel, vocabulary_size
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from normgrowth.errors import InputError
-from normgrowth.network.saturation.options import LevelOptions
+from normgrowth.network.saturation.level_options import LevelOptions
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from normgrowth.checkpoints.series import Entry
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lint.judge import judge_samples
-from normgrowth.network.inputs.sentences import read_rows
+from normgrowth.network.inputs.tokenized_text import read_rows
 from normgrowth.network.measured import ModelInfo, each_batch
 from normgrowth.network.models.load import LoadedModel, load_model, nonfinite_parameter
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
-from normgrowth.network.saturation.options import LevelOptions
+from normgrowth.network.saturation.level_options import LevelOptions
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.network.saturation.state_comparison import measure_saturation
 from normgrowth.records import Records

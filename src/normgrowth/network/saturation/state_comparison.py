@@ -24,9 +24,9 @@ from normgrowth.network.hidden_states import (
     stack_states,
 )
 from normgrowth.network.inputs.batches import Batch, decoder_batch, make_batches, model_info, read_input
-from normgrowth.network.inputs.sentences import Sentences, Texts
+from normgrowth.network.inputs.tokenized_text import Sentences, Texts
 from normgrowth.network.models.load import LoadedModel
-from normgrowth.network.saturation.options import LevelOptions
+from normgrowth.network.saturation.level_options import LevelOptions
 from normgrowth.network.saturation.published_form import published_form
 from normgrowth.network.saturation.result import EXACT, HARD, Saturation
 from normgrowth.records import Block, Records

@@ -26,7 +26,7 @@ from normgrowth.network.hidden_states import (
     running,
 )
 from normgrowth.network.inputs.default_inputs import default_inputs
-from normgrowth.network.inputs.sentences import Texts
+from normgrowth.network.inputs.tokenized_text import Texts
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, Kind
 from normgrowth.network.models.load import LoadedModel, as_loaded, check_weights
 from normgrowth.network.overflow import OverflowAsNan
