@@ -57,11 +57,17 @@ def degrees(
 
     named = isinstance(model, str | Path)
     source = name_of(model)
-    request = {"model": source, "text": None if texts is None else source_of(texts), "orders": orders}
-    request |= {"tolerance": tolerance, "fixed": list(fixed), "seed": seed, "attention": attention}
-    request |= {"model_type": model_type, "as_initialized": as_initialized}
+    load: dict[str, Any] = {"seed": seed, "attention": attention, "model_type": model_type}
+    measured: dict[str, Any] = {"orders": orders, "tolerance": tolerance, "fixed": fixed}
+    request = {
+        "model": source,
+        "text": source_of(texts),
+        "as_initialized": as_initialized,
+        **load,
+        **measured,
+    }
     folder = ResultFolder(out, "degrees", request, overwrite)
-    loaded = as_loaded(model, {"seed": seed, "attention": attention, "model_type": model_type})
+    loaded = as_loaded(model, load)
     notes, said, unknown = list(loaded.notes), "given", None
     if named and loaded.random and not as_initialized and (changed := generic(loaded.model, seed)):
         notes.append(
@@ -81,9 +87,7 @@ def degrees(
     with naming(model):
         if named:
             _check_runs(loaded.model, args, kwargs)
-        result = degree_pass.measure_degrees(
-            loaded.model, args, kwargs, orders=orders, tolerance=tolerance, fixed=fixed
-        )
+        result = degree_pass.measure_degrees(loaded.model, args, kwargs, **measured)
     facts = {"source": source, "input": said, "unknown_share": unknown}
     result = replace(result, **facts, notes=tuple(notes), provenance=Provenance.now())
     folder.write(result)

@@ -1,6 +1,6 @@
 """The equilibrium of random gradients for a run, and the decay that optimizers apply."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_peak_and_last_rate():
     assert [row.step for row in rows] == [100, 299]
     assert rows[0].lr == 0.1 > rows[1].lr
     for row in rows:
-        assert row.equilibrium == equilibrium(lr=row.lr, weight_decay=0.01, **settings.options())
+        assert row.equilibrium == equilibrium(lr=row.lr, weight_decay=0.01, **asdict(settings))
     ended = equilibria([0, 100, 900], [1.0, 2.0, 2.5], cosine(0.1, 400), 0.01, settings, 1.0)
     assert ended[-1].lr == 0
     assert np.isnan(ended[-1].equilibrium.norm)

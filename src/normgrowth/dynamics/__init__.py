@@ -60,14 +60,7 @@ def dynamics(
     from normgrowth.schedules import Schedule
     from normgrowth.workspace import ResultFolder
 
-    settings = OptimizerSettings(
-        optimizer=optimizer,
-        betas=betas,
-        momentum=momentum,
-        gradient_norm=gradient_norm,
-        decay=decay,
-        invariant=invariant,
-    )
+    settings = OptimizerSettings(optimizer, betas, momentum, gradient_norm, decay, invariant)
     options = {"level": level, "name": name, "kappa": kappa, "weight_decay": weight_decay}
     rates = asdict(schedule) if isinstance(schedule, Schedule) else schedule
     request = {**identities(out, trace=trace), "schedule": rates, **options, **asdict(settings)}

@@ -59,8 +59,7 @@ def explain(
     if schedule is None and rates is not None and measured.optimizer_groups:
         gradient = _gradient_norm(rows_of(records, level, name))
         groups, optimizer = measured.optimizer_groups, measured.optimizer
-        recorded = as_recorded(groups, optimizer, weight_decay, settings, gradient)
-        weight_decay, settings, notes = recorded.weight_decay, recorded.settings, recorded.notes
+        weight_decay, settings, notes = as_recorded(groups, optimizer, weight_decay, settings, gradient)
         if measured.optimizer_changes:
             changes = "; ".join(measured.optimizer_changes)
             notes += (

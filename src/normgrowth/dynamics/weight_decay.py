@@ -33,10 +33,6 @@ class OptimizerSettings:
     invariant: bool = False
     numel: int | None = None
 
-    def options(self) -> dict[str, Any]:
-        """Return keyword arguments for `equilibrium` and `stationary_decay`."""
-        return asdict(self)
-
     def has_equilibrium(self, weight_decay: float) -> bool:
         """Whether an equilibrium can be computed: adamw needs numel, sgd a gradient norm or a weight decay."""
         if self.optimizer == "other":
@@ -65,13 +61,7 @@ class EquilibriumAt:
     reached: float
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """Weight decay and settings of a run. notes: the reason if there is no equilibrium."""
-
-    weight_decay: float | None
-    settings: OptimizerSettings
-    notes: tuple[str, ...] = ()
+Recorded = tuple[float | None, OptimizerSettings, tuple[str, ...]]  # weight decay, settings, notes
 
 
 def as_recorded(
@@ -81,43 +71,41 @@ def as_recorded(
     settings: OptimizerSettings,
     gradient_norm: float | None,
 ) -> Recorded:
-    """Return weight decay and settings; values that are not given come from the largest recorded parameter group.
+    """Return weight decay and settings, and the reason if there is no equilibrium, as a note.
 
-    optimizer: its class; "" if unknown. gradient_norm: the recorded √E‖g‖²; None: not recorded.
+    Values that are not given come from the largest recorded parameter group. optimizer: its class; "" if unknown.
+    gradient_norm: the recorded √E‖g‖²; None: not recorded.
     """
     largest = max(groups, key=lambda group: group.parameters)
     known = isfinite(largest.weight_decay)
     if weight_decay is None and known:
         weight_decay = largest.weight_decay
     if settings != OptimizerSettings():
-        return Recorded(weight_decay, settings)
+        return weight_decay, settings, ()
     decay: Decay = "decoupled" if largest.decoupled else "coupled"
     named = optimizer or "the optimizer"
     adam = largest.betas is not None and (not optimizer or ADAM.fullmatch(optimizer) is not None)
     if adam and largest.betas is not None:
         settings = replace(settings, betas=largest.betas)
         if largest.decoupled or not weight_decay:
-            return Recorded(weight_decay, settings)
+            return weight_decay, settings, ()
         problem = f"the decay of {named} is coupled, and its effect depends on the gradients"
     elif largest.momentum is not None and optimizer in ("", "SGD"):
         settings = replace(settings, optimizer="sgd", momentum=largest.momentum, decay=decay)
         if not weight_decay:
-            return Recorded(weight_decay, settings)
+            return weight_decay, settings, ()
         if gradient_norm is not None and not largest.options.get("nesterov"):
-            return Recorded(weight_decay, replace(settings, gradient_norm=gradient_norm))
-        problem = (
-            "SGD with Nesterov momentum"
-            if largest.options.get("nesterov")
-            else "no gradient norm was recorded"
-        )
+            return weight_decay, replace(settings, gradient_norm=gradient_norm), ()
+        nesterov = largest.options.get("nesterov")
+        problem = "SGD with Nesterov momentum" if nesterov else "no gradient norm was recorded"
     elif largest.betas is None and largest.momentum is None and not optimizer:
-        return Recorded(weight_decay, settings)
+        return weight_decay, settings, ()
     elif not weight_decay:
-        return Recorded(weight_decay, replace(settings, optimizer="other", decay=decay))
+        return weight_decay, replace(settings, optimizer="other", decay=decay), ()
     else:
         problem = f"there is no closed form for {named}"
     note = f"the equilibrium under weight decay {weight_decay:g} is not computed: {problem}"
-    return Recorded(weight_decay, replace(settings, optimizer="other", decay=decay), (note,))
+    return weight_decay, replace(settings, optimizer="other", decay=decay), (note,)
 
 
 def equilibria(
@@ -143,7 +131,7 @@ def equilibria(
     corners = [int(min(max(knot, first), last)) for knot in schedule.knots()]
     highest = max([first, *corners, last], key=schedule)
     way = "eq3" if settings.decay == "eq3" else "decoupled"
-    options = settings.options()
+    options: dict[str, Any] = asdict(settings)
     rows = []
     for step in [highest, last] if schedule(highest) > schedule(last) else [last]:
         lr = schedule(step)

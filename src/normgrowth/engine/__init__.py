@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -184,11 +184,8 @@ def given_or_processes(engine: Engine | None) -> Iterator[Engine]:
         return
     from normgrowth.engine.processes import Processes
 
-    engine = Processes()
-    try:
-        yield engine
-    finally:
-        engine.close()
+    with closing(Processes()) as own:
+        yield own
 
 
 def map(

@@ -1,7 +1,7 @@
 """The engine that the user chose."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Literal
 
 from normgrowth.engine import Engine
@@ -17,17 +17,15 @@ def chosen(
     """Context manager for the engine; None means threads. processes: use processes instead of threads if local."""
     if name == "local" and address is not None:
         raise InputError("--ray-address requires --engine ray")
-    engine: Engine | None = None
     if name == "ray":
         from normgrowth.engine.ray_cluster import Cluster
 
-        engine = Cluster(address, workers)
+        with closing(Cluster(address, workers)) as cluster:
+            yield cluster
     elif processes:
         from normgrowth.engine.processes import Processes
 
-        engine = Processes(workers)
-    try:
-        yield engine
-    finally:
-        if engine is not None:
-            engine.close()
+        with closing(Processes(workers)) as pool:
+            yield pool
+    else:
+        yield None

@@ -57,20 +57,13 @@ def fit(
     >>> list(by_layer.series)
     ['layer.0', 'layer.1']
     """
+    arguments = locals()
     from normgrowth.fit.fitting import fit_data
     from normgrowth.measurements import identities
     from normgrowth.workspace import ResultFolder
 
-    options = {
-        "level": level,
-        "quantity": quantity,
-        "laws": laws,
-        "from_step": from_step,
-        "to_step": to_step,
-        "bootstrap": bootstrap,
-        "confidence": confidence,
-        "seed": seed,
-    }
+    place = ("data", "norms", "out", "overwrite")
+    options = {name: value for name, value in arguments.items() if name not in place}
     request = {**identities(out, data=data, norms=norms), **options}
     folder = ResultFolder(out, "fits", request, overwrite)
     found = fit_data(data, norms, **options)

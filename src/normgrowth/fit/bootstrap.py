@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from normgrowth.fit.laws import BEYOND, Floats, Law
 from normgrowth.fit.solver import Solution, solve
 
-MOST_POINTS = (
-    500  # per replicate: longer series are averaged over neighbors, which changes a smooth law little
-)
+# Points per replicate: longer series are averaged over neighbors, which changes a smooth law little.
+MOST_POINTS = 500
 
 
 def correlation(residuals: Floats, k: int) -> float:

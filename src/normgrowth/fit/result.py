@@ -36,9 +36,7 @@ class LawFit:
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     r2: float = nan  # relative to the mean; NaN if the norms are constant
     rmse: float = nan
-    held_out_error: float = (
-        nan  # rms error of the later half predicted from the earlier, relative to its mean
-    )
+    held_out_error: float = nan  # rms of predicting the later half from the earlier, relative to its mean
     autocorrelation: float = nan  # of neighboring residuals
     aicc: float = inf  # assuming independent residuals; infinite if there are too few points
     delta_aicc: float = inf  # difference to the smallest

@@ -55,9 +55,8 @@ class TrainSettings:
     epochs: int = 5
     steps: int | None = None  # stop after this many steps, if the epochs have more
     seed: int = 0
-    evaluate: str = (
-        "epochs"  # after each epoch; "powers": also after steps 1, 2, 4, ...; "500": also every 500 steps
-    )
+    # After each epoch; "powers": also after steps 1, 2, 4, ...; "500": also every 500 steps.
+    evaluate: str = "epochs"
     include: str = DEFAULT_INCLUDE  # the parameters that the tracker counts, as in `trace`
     track: str = "10"  # when the tracker measures: every n-th step, or "powers"
     dev_sentences: int | None = None  # number of development sentences; None: all

@@ -43,9 +43,8 @@ class Sweep(Result):
     corpus: CorpusSummary
     cells: int = 0  # number of trained cells
     of: int = 0  # number of cells of the grid
-    lost: tuple[
-        tuple[int, int], ...
-    ] = ()  # column and row of cells without an outcome (killed or out of memory)
+    # Column and row of cells without an outcome (killed or out of memory).
+    lost: tuple[tuple[int, int], ...] = ()
     refine: bool = False  # only cells around the edge were trained
     time_limit: float | None = None  # seconds per cell
     stack_size: int = 0  # number of cells in the largest stack

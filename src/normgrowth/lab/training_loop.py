@@ -54,9 +54,8 @@ class Interrupted(KeyboardInterrupt):
     """Stopped by Ctrl-C or SIGTERM after the state was saved."""
 
 
-Progress = Callable[
-    [int, int, dict[str, float]], None
-]  # steps done, total steps, loss and tokens of the step
+# Steps done, total steps, loss and tokens of the step.
+Progress = Callable[[int, int, dict[str, float]], None]
 
 
 class TrainingLoop:

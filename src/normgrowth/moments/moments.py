@@ -68,24 +68,17 @@ class Moments:
             square=add(self.square),
             largest=largest,
             nonfinite=add(self.nonfinite).astype(np.int64),
-            against={
-                name: Pair(add(pair.square), add(pair.dot), add(pair.delta))
-                for name, pair in self.against.items()
-            },
+            against={name: Pair(*map(add, vars(pair).values())) for name, pair in self.against.items()},
         )
 
     def chosen(self, items: Sequence[int]) -> "Moments":
         """The items with these indices, in this order."""
-        return Moments(
-            self.numel[items],
-            self.square[items],
-            self.largest[items],
-            self.nonfinite[items],
-            {
-                name: Pair(pair.square[items], pair.dot[items], pair.delta[items])
-                for name, pair in self.against.items()
-            },
-        )
+        alone = (self.numel[items], self.square[items], self.largest[items], self.nonfinite[items])
+        pairs = {
+            name: Pair(*(column[items] for column in vars(pair).values()))
+            for name, pair in self.against.items()
+        }
+        return Moments(*alone, pairs)
 
     def __add__(self, other: "Moments") -> "Moments":
         """The moments of two parts combined, item by item: of two shards or two ranks."""
@@ -97,11 +90,7 @@ class Moments:
             np.maximum(self.largest, other.largest),
             self.nonfinite + other.nonfinite,
             {
-                name: Pair(
-                    pair.square + other.against[name].square,
-                    pair.dot + other.against[name].dot,
-                    pair.delta + other.against[name].delta,
-                )
+                name: Pair(*map(np.add, vars(pair).values(), vars(other.against[name]).values()))
                 for name, pair in self.against.items()
             },
         )
@@ -119,9 +108,7 @@ class Moments:
         )
 
 
-PREVIOUS = (
-    "previous"  # the reference of a step: the previous checkpoint, or the weights before the optimizer's step
-)
+PREVIOUS = "previous"  # the reference of a step: the previous checkpoint, or the weights before the step
 
 
 def quantities(moments: Moments) -> dict[str, Floats]:

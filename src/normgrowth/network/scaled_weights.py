@@ -72,14 +72,15 @@ class _Scaled(AbstractContextManager[Given]):
     ):
         self.given, self.c, self.chosen, self.fixed = given, c, chosen, fixed
         self.named = None if isinstance(given, nn.Module) else _named(given)
-        _without(
-            _named(given) if self.named is None else self.named, fixed
-        )  # raises an error for unknown names
+        self._chosen()  # raises an error for unknown names
         self.entries: list[list[_Change]] = []
 
+    def _chosen(self) -> Named:
+        """The parameters that are not fixed; those of a module are looked up at each entry."""
+        return _without(_named(self.given) if self.named is None else self.named, self.fixed)
+
     def __enter__(self) -> Given:
-        named = _without(_named(self.given) if self.named is None else self.named, self.fixed)
-        named = _choose(named, self.chosen)
+        named = _choose(self._chosen(), self.chosen)
         changes: list[_Change] = []
         try:
             with torch.inference_mode(False), torch.no_grad():

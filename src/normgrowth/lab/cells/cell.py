@@ -26,10 +26,7 @@ from normgrowth.tracking.tracked_parameters import watch
 # Columns of `summed`: Σθ² and the number of nonfinite values after a step; Σθ² and Σθδ with θ before the step.
 SQUARE, NONFINITE, BEFORE, DOT = 0, 2, 3, 4
 ENDS = 0.05  # fraction of the steps over which the first and the last loss are averaged
-DECOUPLED = (
-    "adamw",
-    "adafactor",
-)  # their decay subtracts ηλθ from the weights, separately from the gradient step
+DECOUPLED = ("adamw", "adafactor")  # they subtract ηλθ from the weights, apart from the gradient step
 
 
 @dataclass(frozen=True)

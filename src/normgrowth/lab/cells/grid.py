@@ -1,6 +1,7 @@
 """The grid of a sweep: all combinations of the values of two settings of `train`, and the corpora of the cells."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,7 @@ class Corpora:
     def _key(self, settings: TrainSettings) -> tuple[Any, ...]:
         if self._given is not None:
             return ()
-        drawn = (
-            settings.seed if settings.corpus in LANGUAGES else None
-        )  # words of a formal language are random
+        drawn = settings.seed if settings.corpus in LANGUAGES else None  # its words are random
         return drawn, *(getattr(settings, name) for name in self.MADE_WITH)
 
     def of(self, settings: TrainSettings) -> Corpus:
@@ -89,14 +88,10 @@ class Grid:
         return f"{self.x.name(cell[0])}, {self.y.name(cell[1])}"
 
 
-class _naming:
-    """Adds the name of the cell to errors."""
-
-    def __init__(self, grid: Grid, cell: Cell) -> None:
-        self.grid, self.cell = grid, cell
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, InputError):
-            raise InputError(f"{self.grid.name(self.cell)}: {error}") from error
+@contextmanager
+def _naming(grid: Grid, cell: Cell) -> Iterator[None]:
+    """Add the name of the cell to errors."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{grid.name(cell)}: {error}") from error

@@ -39,9 +39,7 @@ OWN = {
 
 TOGETHER = 8
 MOST_VALUES = 1 << 15  # values in a hidden state of a batch: above this, one network alone keeps the CPU busy
-MOST_WEIGHTS = (
-    1 << 20
-)  # weights of a network: above this, memory is the bottleneck and not the launch of operations
+MOST_WEIGHTS = 1 << 20  # weights of a network: above this, memory is the bottleneck, not launching operations
 
 
 def in_common(settings: TrainSettings) -> TrainSettings:

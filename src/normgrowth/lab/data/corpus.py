@@ -71,10 +71,8 @@ class Corpus:
         size = len(self.vocabulary)
         seen = np.bincount(np.concatenate([row[1:] for row in self.train]), minlength=size)
         wanted = np.bincount(np.concatenate([row[1:] for row in getattr(self, part)[:first]]), minlength=size)
-        share = (
-            np.maximum(seen, 1) / np.maximum(seen, 1).sum()
-        )  # a word that is not in the training part counts once
-        return float(-(wanted * np.log(share)).sum() / wanted.sum())
+        counts = np.maximum(seen, 1)  # a word that is not in the training part counts once
+        return float(-(wanted * np.log(counts / counts.sum())).sum() / wanted.sum())
 
 
 def load_corpus(

@@ -60,9 +60,8 @@ def following(model: nn.Module, began: Callable[[], None] = lambda: None) -> Ite
     path, handles = Path(began), []
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
-        torch.backends.mha.set_fastpath_enabled(
-            False
-        )  # the fused kernel of a whole layer hides its attention
+        # The fused kernel of a whole layer hides its attention.
+        torch.backends.mha.set_fastpath_enabled(False)
         for name, module in model.named_modules():
 
             def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:

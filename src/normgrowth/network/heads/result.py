@@ -39,7 +39,7 @@ the median for gap and hard_scale. Notes name what was left out. `kinds` classif
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,6 @@ from normgrowth.network.measured import ModelInfo
 from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.text import one_line, visible
-
-if TYPE_CHECKING:
-    pass
 
 Floats = NDArray[np.float64]
 

@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ABOUT = b"measured_with"
-LEVELS_VERSION = (
-    3  # increase it when the same checkpoint would get different levels, or they are stored otherwise
-)
+LEVELS_VERSION = 3  # increase it when the same checkpoint would get, or store, different levels
 
 
 @dataclass(frozen=True)
