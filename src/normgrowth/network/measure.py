@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError
-from normgrowth.network.measured import each_batch, name_of, naming, source_of
+from normgrowth.network.measured import each_batch, held_text, name_of, naming, source_of
 from normgrowth.network.models.load import LoadedModel, as_loaded, check_weights
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
@@ -90,8 +90,7 @@ def measure_each(
         raise InputError(f"each model must be given once, got {', '.join(names)}")
     request = {"model": names, "text": source_of(texts), **options.request()}
     folder = ResultFolder(out, kind.kind, request, overwrite)
-    texts = texts if texts is None or isinstance(texts, str | Path) else list(texts)  # may be an iterator
-    batches = each_batch(inputs)
+    texts, batches = held_text(texts), each_batch(inputs)
     parts: list[R] = []
     for one, name in zip(models, names, strict=True):
         with naming(one):

@@ -50,6 +50,11 @@ def source_of(texts: Any) -> str:
     return str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
 
 
+def held_text(texts: Any) -> Any:
+    """The sentences as a list, because each model reads them; a file name or None unchanged."""
+    return texts if texts is None or isinstance(texts, str | Path) else list(texts)
+
+
 def each_batch(inputs: Any) -> list[Any] | None:
     """One batch or several as a list."""
     if inputs is None:

@@ -9,7 +9,8 @@ per step with a key made of these, so that an interrupted run resumes.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,12 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import Tensor, nn
 
 from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.checkpoints.series import Entry
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.lint.judge import judge_samples
 from normgrowth.network.inputs.tokenized_text import read_rows
-from normgrowth.network.measured import ModelInfo, each_batch
+from normgrowth.network.measured import ModelInfo, each_batch, held_text
 from normgrowth.network.models.load import LoadedModel, load_model, nonfinite_parameter
 from normgrowth.network.saturation.checkpoint_loader import Filler, weights_kept
 from normgrowth.network.saturation.level_options import LevelOptions
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 ABOUT = b"measured_with"
 LEVELS_VERSION = 3  # increase it when the same checkpoint would get, or store, different levels
+
+# The options that determine the levels of a checkpoint.
+MEASURED = ("c", "exact", "hard_attention", "fixed", "stack", "decoder_input")
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,10 @@ def of_series(
     """The trace of a series, with the saturation levels at each step. See `saturation`."""
     if options.random_init or options.as_published:
         raise InputError("random_init and as_published are for models, not for a series")
-    source = list(model) if isinstance(model, list | tuple) and len(model) > 1 else _single(model)
+    several = list(model) if isinstance(model, list | tuple) else [model]
+    source = several if len(several) > 1 else several[0]
     loaded = config if isinstance(config, LoadedModel) else load_model(config, **options.load)
-    model, texts, inputs = loaded.model, _held(texts), each_batch(inputs)
+    model, texts, inputs = loaded.model, held_text(texts), each_batch(inputs)
     options = replace(options, tokenizer=options.tokenizer or loaded.tokenizer)
     tokens = inputs
     if inputs is None:  # the token ids of a text also depend on the tokenizer
@@ -108,7 +112,8 @@ def of_series(
                 continue
             if found is None:
                 assert entry is not None
-                _fill(filler, entry)
+                with closing(entry.open()) as checkpoint:
+                    filler.fill(checkpoint)
                 if (bad := nonfinite_parameter(model)) is not None:
                     problems.append(
                         f"{entry.label}: {bad} contains NaN or infinity, so this step has no levels"
@@ -143,28 +148,6 @@ def of_series(
         workspace.save(result)
     traced.warn(stacklevel=3)
     return result
-
-
-# The options that determine the levels of a checkpoint.
-MEASURED = ("c", "exact", "hard_attention", "fixed", "stack", "decoder_input")
-
-
-def _single(model: Any) -> Any:
-    return model[0] if isinstance(model, list | tuple) else model
-
-
-def _fill(filler: Filler, entry: Entry) -> None:
-    checkpoint = entry.open()
-    try:
-        filler.fill(checkpoint)
-    finally:
-        checkpoint.close()
-
-
-def _held(given: Any) -> Any:
-    """An iterator as a list, because every checkpoint reads the text again."""
-    once = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Tensor)
-    return list(given) if once else given
 
 
 # --- stored levels of a step ---------------------------------------------------------------------------------
