@@ -19,23 +19,13 @@ from normgrowth.lab.build import new_model, new_optimizer, total_steps
 from normgrowth.lab.cells.cell import SQUARE, Course, Outcome, batches, dev_loss
 from normgrowth.lab.cells.stacked_models import Stacked
 from normgrowth.lab.data.corpus import Corpus
-from normgrowth.lab.settings import TrainSettings
+from normgrowth.lab.settings import DEFAULTS, TrainSettings
 from normgrowth.network.models.encoders import LanguageModel
 from normgrowth.tracking.tensor_sums import tensor_sums
 from normgrowth.tracking.tracked_parameters import watch
 
 # Settings in which stacked cells may differ. The others determine shape, first weights, batches or counted parameters.
-OWN = {
-    "optimizer": "adamw",
-    "lr": 1e-3,
-    "schedule": "constant",
-    "warmup": 0,
-    "hold": 0,
-    "end": 0.0,
-    "weight_decay": None,
-    "momentum": 0.0,
-    "clip": None,
-}
+OWN = ("optimizer", "lr", "schedule", "warmup", "hold", "end", "weight_decay", "momentum", "clip")
 
 TOGETHER = 8
 MOST_VALUES = 1 << 15  # values in a hidden state of a batch: above this, one network alone keeps the CPU busy
@@ -43,8 +33,8 @@ MOST_WEIGHTS = 1 << 20  # weights of a network: above this, memory is the bottle
 
 
 def in_common(settings: TrainSettings) -> TrainSettings:
-    """Return the settings that cells must share to be stacked; the others are set to fixed values."""
-    return replace(settings, **OWN)
+    """Return the settings that cells must share to be stacked; the others have their defaults."""
+    return replace(settings, **{name: DEFAULTS[name] for name in OWN})
 
 
 def stackable(settings: TrainSettings) -> bool:

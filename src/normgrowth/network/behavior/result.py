@@ -100,6 +100,3 @@ def _estimate(values: dict[str, float], quantity: str) -> Estimate | None:
         return None
     ends = (values.get(f"{quantity}{end}", nan) for end in ("_low", "_high", "_random"))
     return Estimate(values[quantity], *ends)
-
-
-__all__ = ["Behavior", "Estimate", "NetworkBehavior"]

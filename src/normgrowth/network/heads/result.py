@@ -231,14 +231,3 @@ def _table(run: str, step: int, rows: list[dict[str, Any]], known: MeasuredHeads
         [known.saturated_kinds.get(name, "") for name in layers],
         scale,
     )
-
-
-__all__ = [
-    "AttentionPatterns",
-    "HeadPattern",
-    "HeadTable",
-    "Heads",
-    "MeasuredHeads",
-    "kind",
-    "kinds",
-]

@@ -58,6 +58,3 @@ def _memory(model: nn.Module, batch: Any) -> Sequence[Tensor]:
     """XLNet's memory for the next segment: the input of each of its layers."""
     memory = model(**batch, use_mems=True, return_dict=True).mems
     return [state.transpose(0, 1) for state in memory]  # (tokens, rows, size) -> (rows, tokens, size)
-
-
-__all__ = ["PublishedForm", "published_form"]

@@ -148,6 +148,3 @@ def _curve(
         np.array([rows.get(quantity, {}).get(layer, nan) for layer in layers]) for quantity in quantities
     )
     return LayerCurve(run, c, random_weights, baseline, layers, values, errors, others, level.get(None, nan))
-
-
-__all__ = ["LayerCurve", "Saturation", "quantity_at", "scale_at"]

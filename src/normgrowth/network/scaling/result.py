@@ -172,6 +172,3 @@ def joined_scalings(parts: Sequence[Scaling], **fields: Any) -> Scaling:
     networks = tuple(network for part in parts for network in part.networks)
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
     return replace(parts[0], **{"records": records, "networks": networks, "notes": notes, **fields})
-
-
-__all__ = ["ScaledNetwork", "Scaling", "ScalingCurves", "joined_scalings"]

@@ -177,17 +177,15 @@ def normalized_margins(
         "share_separated": separated,
         "logit_degree": np.full(len(steps), degree),
     }
-    values = {quantity: column[:, None] for quantity, column in columns.items()}
-    return Records.from_blocks(name, [Block("model", ["model"], [None], [None], steps.tolist(), values)])
+    return Records.from_blocks(name, [Block.of_model(steps.tolist(), columns)])
 
 
 def _authors_perplexity(name: str, checkpoint: Path, settings: TrainSettings, corpus: Corpus) -> Records:
     model = new_model(settings, corpus)
     load_weights(checkpoint, model)
     nats = sentence_losses(model, corpus.valid[: settings.dev_sentences])
-    values = {"perplexity_authors": np.array([[np.exp2(nats).mean()]])}
-    block = Block("model", ["model"], [None], [None], [_step(checkpoint)], values)
-    return Records.from_blocks(name, [block])
+    values = {"perplexity_authors": np.exp2(nats).mean()}
+    return Records.from_blocks(name, [Block.of_model([_step(checkpoint)], values)])
 
 
 def sentence_losses(model: LanguageModel, rows: Sequence[Row], batch: int = 16) -> NDArray[np.float64]:
