@@ -262,5 +262,5 @@ class TrainingLoop:
 
 def _few(records: Records) -> list[Records]:
     """Return the tracker's rows of the model, its parts and its layers; others stay in the tracker's folder."""
-    levels = ("model", "part", "layer", "layer_matrices")
-    return [part for level in levels if len(part := records.where(level=level))]
+    kept = ("model", "part", "layer", "layer_matrices")
+    return [part for level in kept if len(part := records.where(level=level))]
