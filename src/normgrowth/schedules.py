@@ -30,6 +30,7 @@ Curve = Callable[[Floats], Floats]
 
 
 RECORDED = "recorded"
+SEVERAL = " and "  # between the classes of several optimizers of a run
 STRAIGHT = 1e-9  # tolerance, relative to the rates, for a recorded rate to be on a line
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.compare.step_stages import RunValues
+from normgrowth.schedules import SEVERAL
 
 Floats = NDArray[np.float64]
 
@@ -88,7 +89,8 @@ def base(stage: str, unit: float) -> float:
 
 def step_unit(*runs: RunValues) -> float:
     """Return the unit of rounding of the coarsest steps; 0 if steps have the dtype of the weights."""
-    return max(_unit(STEP_DTYPE[run.optimizer]) if run.optimizer in STEP_DTYPE else 0.0 for run in runs)
+    names = [name for run in runs for name in run.optimizer.split(SEVERAL)]
+    return max((_unit(STEP_DTYPE[name]) for name in names if name in STEP_DTYPE), default=0.0)
 
 
 def differences(a: RunValues, b: RunValues) -> dict[str, Floats]:

@@ -44,20 +44,24 @@ class UpdateRule(NamedTuple):
 NO_UPDATE = UpdateRule()  # for a parameter that this step does not change
 
 
-def read_rules(optimizer: Optimizer, owned: Sequence[Owned], moved: Sequence[bool]) -> NDArray[np.float64]:
-    """A row of `UpdateRule` for each parameter. moved: which parameters have a gradient; others are not updated."""
-    known = {id(group): _rule(optimizer, group) for group in optimizer.param_groups}
+def read_rules(owned: Sequence[Owned | None], moved: Sequence[bool]) -> NDArray[np.float64]:
+    """A row of `UpdateRule` for each parameter. moved: which parameters this step updates."""
+    known: dict[int, UpdateRule] = {}
     rows = []
     for own, moves in zip(owned, moved, strict=True):
-        rule = known.get(id(own.group), NO_UPDATE)
+        rule = NO_UPDATE
+        if own is not None:
+            if (key := id(own.group)) not in known:
+                known[key] = _rule(own.optimizer, own.group)
+            rule = known[key]
         rows.append(rule if moves else NO_UPDATE._replace(learning_rate=rule.learning_rate))
     return np.array(rows, np.float64).reshape(len(owned), len(UpdateRule._fields))
 
 
-def describe_groups(optimizer: Optimizer) -> list[OptimizerGroup]:
-    """The settings of each parameter group of the optimizer."""
+def describe_groups(optimizers: Sequence[Optimizer]) -> list[OptimizerGroup]:
+    """The settings of each parameter group of the optimizers."""
     found = []
-    for group in optimizer.param_groups:
+    for optimizer, group in ((one, group) for one in optimizers for group in one.param_groups):
         betas, momentum = group.get("betas"), group.get("momentum")
         found.append(
             OptimizerGroup(
@@ -103,8 +107,20 @@ def changed_settings(before: Sequence[OptimizerGroup], after: Sequence[Optimizer
     return found
 
 
-def unwrap_optimizer(optimizer: Any) -> Optimizer:
-    """The optimizer inside wrappers such as accelerate's, because a wrapper may skip steps."""
+def unwrap_optimizers(given: Any) -> list[Optimizer]:
+    """The given optimizer, or each of several, inside wrappers such as accelerate's: a wrapper may skip steps."""
+    optimizers = [_unwrapped(one) for one in (given if isinstance(given, list | tuple) else [given])]
+    for one in optimizers:
+        if not hasattr(one, "register_step_post_hook"):
+            raise InputError(
+                f"optimizer must be a torch optimizer or a list of them, got {type(one).__name__}"
+            )
+    if not optimizers or len({id(one) for one in optimizers}) < len(optimizers):
+        raise InputError(f"optimizer must be a list of different optimizers, got {len(optimizers)}")
+    return optimizers
+
+
+def _unwrapped(optimizer: Any) -> Any:
     if type(optimizer).__module__.partition(".")[0] == "deepspeed":
         raise InputError(
             f"{type(optimizer).__name__}: DeepSpeed's ZeRO updates flat partitions, not the model's parameters; "

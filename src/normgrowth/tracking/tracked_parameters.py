@@ -90,11 +90,15 @@ def watch(model: nn.Module, selection: Selection) -> Watched:
     return Watched(chosen.readings, counted, known, kinds, chosen.counts(), adapters)
 
 
-def strangers(watched: Watched, optimizer: Optimizer) -> str:
-    """A message about parameters of the optimizer that are not in the model; "" if there are none."""
+def strangers(watched: Watched, optimizers: Sequence[Optimizer]) -> str:
+    """A message about parameters of the optimizers that are not in the model; "" if there are none."""
     mine = {id(tensor) for tensor in watched.known.values()}
     foreign: Sequence[Tensor] = [
-        tensor for group in optimizer.param_groups for tensor in group["params"] if id(tensor) not in mine
+        tensor
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for tensor in group["params"]
+        if id(tensor) not in mine
     ]
     if not foreign:
         return ""

@@ -18,6 +18,7 @@ from normgrowth.checkpoints.parameters.blocks import DEFAULT_INCLUDE
 from normgrowth.checkpoints.parameters.selection import Selection
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.results import Provenance, plain_fields
+from normgrowth.schedules import SEVERAL
 from normgrowth.text import labels
 from normgrowth.trace.result import Trace
 from normgrowth.tracking.distributed import is_main, of_main, world_size
@@ -36,17 +37,18 @@ from normgrowth.tracking.log.step_records import (
     unpacked_step,
     with_updates,
 )
-from normgrowth.tracking.measured_step import BeforeStep, capture, measure_step, start, update_squares
+from normgrowth.tracking.measured_step import MeasuredStep, start, update_squares
 from normgrowth.tracking.optimizer_rules import (
     changed_settings,
     describe_groups,
     plain_groups,
     read_rules,
-    unwrap_optimizer,
+    unwrap_optimizers,
 )
 from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
 from normgrowth.tracking.tensor_sums import WORDS, check_replicated, local
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
+from normgrowth.tracking.weight_copies import WeightCopies
 
 CHANGES = 10  # of one setting of the optimizer that are recorded; a schedule may change it at every step
 LOGGED = (  # by default
@@ -103,11 +105,13 @@ class NormTracker:
     rank must have a tracker and measure the same steps; rank 0 writes. With a folder, `trace` is available only on
     rank 0; without one, on every rank. Plain tensors that differ between ranks raise an error.
 
-    A measured step keeps a copy of the weights that the optimizer changes until the step is done; no copy is kept
-    between steps. Tracking does not affect training: losses are bit-identical.
+    A measured step keeps a copy of the weights that the optimizer changes until the step is done. On a CPU, the memory
+    of the copy is used again at the next measured step; in between, the system may take it back if memory is short.
+    Tracking does not affect training: losses are bit-identical.
 
-    With several optimizers, each needs a tracker with a folder of its own, which records the steps of this optimizer.
-    The tracker warns if weights changed between its steps, and stops recording the budget since the start.
+    optimizer: an optimizer, or a list of all optimizers of the model in the order of their calls: `[muon, adamw]`.
+    Step n is then the n-th round of calls, measured after the last one; an optimizer may be left out of a round, as a
+    gradient scaler does. If weights change between steps, the tracker warns, and the budget since the start ends.
 
     Parameters may be frozen and unfrozen at any time, and added to the optimizer later. If the model gets different
     parameters during training (added, removed, reassigned), the tracker warns and continues with the new parameters.
@@ -116,7 +120,7 @@ class NormTracker:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         *,
         every: Every = 10,
         out: str | Path | None = None,
@@ -136,12 +140,18 @@ class NormTracker:
             raise InputError(f"resume_step must be >= 0, got {resume_step}")
         for unknown in set(levels) - set(LEVELS):
             raise InputError(f"levels must be among {', '.join(LEVELS)}, got {unknown!r}")
-        self.step = resume_step or 0
-        optimizer = unwrap_optimizer(optimizer)
+        self.step = self._first_step = resume_step or 0
+        optimizers = unwrap_optimizers(optimizer)
         self._model = model
+        # Not kept alive by the tracker, which ends with them if it is not closed.
+        self._optimizers = [weakref.ref(one) for one in optimizers]
+        self._order = {id(one): i for i, one in enumerate(optimizers)}
+        self._stepped: set[int] = (
+            set()
+        )  # ids of the optimizers that have stepped in the current training step
         self._selection = Selection(include, select, exclude)
         self._watched = watch(model, self._selection)
-        if foreign := strangers(self._watched, optimizer):
+        if foreign := strangers(self._watched, optimizers):
             raise InputError(f"{foreign}: pass the whole model that the optimizer trains to the tracker")
         check_replicated([reading.name for reading in self._watched.readings], self._watched.tensors)
         self._levels = [level for level in LEVELS if level in levels]
@@ -149,17 +159,18 @@ class NormTracker:
         self._first: dict[str, Tensor] = {}
         self._totals = every == 1
         self._optimizer_state = optimizer_state
-        self._held: BeforeStep | None = None
+        self._held: MeasuredStep | None = None
+        self._copies: dict[int, WeightCopies] = {}
         self._checks: RunWarnings | None = None
         self._warnings: list[RunWarning] = []
         self._blind = False  # whether the warning about missing logits was issued
         self._keeps = out is None or is_main()
         self._log = _open_log(out, resume_step, self._selection)
         self._run = run or self._log.run or (labels([out])[0] if out else "") or type(model).__name__
-        self._groups = describe_groups(optimizer)
+        self._groups = describe_groups(optimizers)
         self._changed: list[str] = self._log.optimizer_changes
         self._changes: dict[str, int] = {}  # how often each setting changed
-        self._fields = self._description(optimizer, every)
+        self._fields = self._description(optimizers, every)
         self._wants_warnings, self._looked = warn, self.step
         self._decay_so_far = _decay_so_far(self._log)
         self._begin()
@@ -172,11 +183,10 @@ class NormTracker:
         self._compute_dtypes = ComputeDtypes(model)
         # A compiled step calls the hooks eagerly, because they cannot be compiled.
         as_it_is: Any = torch.compiler.disable
-        self._hooks: list[Any] = [
-            optimizer.register_step_pre_hook(as_it_is(self._before)),
-            optimizer.register_step_post_hook(as_it_is(self._after)),
-        ]
-        self._hooks.append(self._compute_dtypes)
+        self._hooks: list[Any] = [self._compute_dtypes]
+        for one in optimizers:
+            self._hooks.append(one.register_step_pre_hook(as_it_is(self._before)))
+            self._hooks.append(one.register_step_post_hook(as_it_is(self._after)))
         self._logits = Logits(model, lambda: self._due(self.step + 1)) if logits else None
         if self._logits:
             self._hooks.append(self._logits)
@@ -194,9 +204,11 @@ class NormTracker:
     def close(self) -> None:
         """Remove the hooks and finish the records; `trace` remains available."""
         if self._hooks:
+            if self._stepped:  # an optimizer was not called in the last training step
+                self._end_step()
             for hook in self._hooks:
                 hook.remove()
-            self._hooks, self._held, self._first = [], None, {}
+            self._hooks, self._held, self._first, self._copies = [], None, {}, {}
             del self._model, self._watched, self._logits  # a closed tracker does not keep the weights alive
         self._finish()
 
@@ -244,12 +256,32 @@ class NormTracker:
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._held = None  # not None if the last step failed
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise InputError(
                 "optimizer.step() is captured in a CUDA graph, whose replays the tracker cannot see; capture only the "
                 "forward and backward pass, or close the tracker"
             )
+        if any(self._order[other] >= self._order[id(optimizer)] for other in self._stepped):
+            self._note_missing_calls()
+            self._end_step()
+        if not self._stepped:
+            self._begin_step()
+        if self._held is not None:
+            closure = args[1] if len(args) > 1 else kwargs.get("closure")
+            self._held.before(optimizer, closure=closure is not None)
+
+    def _note_missing_calls(self) -> None:
+        """Warn if the first round of calls is not complete, since later rounds would then be split in the same way."""
+        if self.step == self._first_step:
+            missing = [type(one).__name__ for one in self._present() if id(one) not in self._stepped]
+            self._note(
+                f"step {self.step + 1}: {', '.join(missing)} was not called; if it was called after the others, "
+                "list the optimizers in the order of their calls"
+            )
+
+    def _begin_step(self) -> None:
+        """Before the first optimizer of a training step."""
+        self._held = None  # not None if the last step failed
         if self._wants_first and not self._first:
             self._keep_first()
         self._describe_compute_dtypes()
@@ -258,19 +290,14 @@ class NormTracker:
             return
         reshard(self._model)
         if not self._watched.is_current(self._model):
-            self._look_again(optimizer)
-        self._look_at_settings(optimizer)
+            self._look_again()
+        self._look_at_settings()
         if starts:
             self._record_start()
-        if not due:
-            return
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        self._held = capture(
-            optimizer,
-            self._watched.tensors,
-            closure=closure is not None,
-            optimizer_state=self._optimizer_state,
-        )
+        if due:
+            self._held = MeasuredStep(
+                self._watched.tensors, self._copies, optimizer_state=self._optimizer_state
+            )
 
     def _describe_compute_dtypes(self) -> None:
         """Record the dtypes of the forward passes other than those of the weights, before the next step."""
@@ -290,13 +317,20 @@ class NormTracker:
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self._optimizers):
+            self._end_step()
+
+    @torch.no_grad()
+    def _end_step(self) -> None:
+        """Measure the training step, after its last optimizer."""
         self.step += 1
+        stepped, self._stepped = self._stepped, set()
         held, self._held = self._held, None
         if held is None:
             return
-        tensors = self._watched.tensors
         first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
-        summed, used = measure_step(held, optimizer, tensors, first, optimizer_state=self._optimizer_state)
+        summed = held.after(first)
         squares = update_squares(self._watched.adapters).numpy()
         scores = self._logits.take() if self._logits else (nan, nan, nan)
         if not self._keeps:
@@ -306,9 +340,14 @@ class NormTracker:
             self._note(
                 f"step {self.step}: no logits were captured: the model passed to the tracker is not called itself"
             )
-        skipped = bool(getattr(optimizer, "found_inf", None))  # a fused optimizer then skips the step
-        moved = [there and not skipped for there in used]
-        rules = read_rules(optimizer, held.owned, moved)
+        # A fused optimizer skips the step if its gradients are not finite.
+        idle = {id(one) for one in self._present() if bool(getattr(one, "found_inf", None))}
+        skipped = stepped <= idle
+        moved = [
+            used and own is not None and id(own.optimizer) not in idle
+            for own, used in zip(held.owned, held.used, strict=True)
+        ]
+        rules = read_rules(held.owned, moved)
         before = np.array([self._decay_so_far.get(reading.name, 0.0) for reading in self._watched.readings])
         passed = 0 if skipped else self.step - self._looked
         columns = summed.cpu().numpy()
@@ -347,13 +386,16 @@ class NormTracker:
             if known is None or known.shape != values.shape or known.device != values.device:
                 self._first[reading.name] = values.clone()
 
-    def _look_again(self, optimizer: Optimizer) -> None:
+    def _present(self) -> list[Optimizer]:
+        return [one for reference in self._optimizers if (one := reference()) is not None]
+
+    def _look_again(self) -> None:
         old = {reading.name for reading in self._watched.readings}
         self._watched: Watched = watch(self._model, self._selection)
         new = {reading.name for reading in self._watched.readings}
         self._fields["counted"] = asdict(self._watched.counted)
         self._totals = False
-        foreign = strangers(self._watched, optimizer)
+        foreign = strangers(self._watched, self._present())
         self._note(
             f"step {self.step + 1}: the parameters of the model have changed ({len(new - old)} new names, "
             f"{len(old - new)} removed, the rest reassigned); the current parameters are measured"
@@ -363,9 +405,9 @@ class NormTracker:
             self._keep_first()
         self._begin()
 
-    def _look_at_settings(self, optimizer: Optimizer) -> None:
+    def _look_at_settings(self) -> None:
         """Record changed settings of the optimizer; learning rates are recorded at every step."""
-        groups = describe_groups(optimizer)
+        groups = describe_groups(self._present())
         if groups == self._groups:
             return
         changed = changed_settings(self._groups, groups)
@@ -415,13 +457,13 @@ class NormTracker:
         self._log.note(self.step, text, issued)
         warnings.warn(text, SeriesWarning, stacklevel=3)
 
-    def _description(self, optimizer: Optimizer, every: Every) -> dict[str, Any]:
+    def _description(self, optimizers: Sequence[Optimizer], every: Every) -> dict[str, Any]:
         content = {
             "source": self._run,
             "run": self._run,
             "tracked": True,
             "model": type(self._model).__name__,
-            "optimizer": type(optimizer).__name__,
+            "optimizer": SEVERAL.join(dict.fromkeys(type(one).__name__ for one in optimizers)),
             "optimizer_groups": self._groups,
             "optimizer_changes": self._changed,
             "every": every if isinstance(every, int | str) else getattr(every, "__name__", repr(every)),
