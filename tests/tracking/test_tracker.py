@@ -570,6 +570,22 @@ def test_torchs_own_sums_equal_the_kernels(monkeypatch, sizes):
         assert found[4, 2] == 1
 
 
+def test_sums_of_squares(monkeypatch):
+    """Pieces, small and empty tensors, dtypes and values that are not finite; the same with the kernel."""
+    monkeypatch.setattr(sums, "SIZES", {"cpu": sums.Sizes(10, 1000)})
+    torch.manual_seed(0)
+    tensors = [
+        torch.randn(n).to(d) for n, d in ((2500, torch.float32), (0, torch.float32), (7, torch.bfloat16))
+    ]
+    tensors += [torch.tensor([1.0, math.inf]), torch.tensor([math.nan, 1.0])]
+    assert len(sums.squares([])) == 0
+    found = sums.squares(tensors).numpy()
+    wanted = [float(np.sum(x.double().numpy() ** 2)) for x in tensors]
+    np.testing.assert_allclose(found, wanted, rtol=1e-13)
+    monkeypatch.setattr(sums, "KERNEL_VALUES", 0)
+    np.testing.assert_allclose(sums.squares(tensors).numpy(), wanted, rtol=1e-13)
+
+
 def test_many_values_on_a_cpu_are_summed_by_the_kernel(monkeypatch):
     """Few are not: a small run does not load the compiler."""
     used = []
@@ -698,10 +714,14 @@ class NoFloat64(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        values = None
         if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") is torch.float64:
-            computed = args[0].dim() == 0  # the largest value of a piece
-            if not (computed or any(args[0].data_ptr() == copy.data_ptr() for copy in self.on_cpu)):
-                raise TypeError("Cannot convert to float64: the device has none")
+            values = args[0]
+        elif func is torch.ops.aten.copy_.default and args[0].dtype is torch.float64:
+            values = args[1]
+        inside = values is not None and values.dim() > 0  # not the largest value of a piece
+        if inside and not any(values.data_ptr() == copy.data_ptr() for copy in self.on_cpu):
+            raise TypeError("Cannot convert to float64: the device has none")
         return func(*args, **kwargs)
 
 

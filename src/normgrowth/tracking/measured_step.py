@@ -18,12 +18,12 @@ from normgrowth.tracking.live_adapters import LiveAdapter
 from normgrowth.tracking.tensor_sums import (
     REF_DOT,
     REF_SQUARE,
-    SQUARE,
     add_over_ranks,
     apart_over_ranks,
     local,
     local_gradient,
     plain_sums,
+    squares,
     tensor_sums,
     to_double,
     whole,
@@ -71,10 +71,12 @@ class MeasuredStep:
         self._optimizer_state = optimizer_state
         self.owned: list[Owned | None] = [None] * len(tensors)  # None: no optimizer that steps has the tensor
         self.used = [False] * len(tensors)  # whether the tensor has a gradient that its optimizer uses
-        self._gradients: dict[int, Tensor] = {}  # Σg² of each tensor, and Σgθ on request
+        self._gradients: list[tuple[list[int], Tensor]] = []  # Σg² of these tensors, and Σgθ on request
         self._later: list[int] = []  # tensors whose gradients the step itself computes
-        self._failed = False
-        self._weights = [local(p) for p in tensors]  # copies for the tensors that change
+        self._weights: list[Tensor] = []  # copies for the tensors that change; empty if there was no memory
+        with surviving_out_of_memory():
+            self._weights = [local(p) for p in tensors]
+        self._failed = not self._weights
 
     def before(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Keep the weights, and sum the gradients, which some optimizers change. closure: the step computes them."""
@@ -84,8 +86,9 @@ class MeasuredStep:
         done = False
         with surviving_out_of_memory():
             copies = self._copies.setdefault(id(optimizer), WeightCopies())
-            for i, copy in zip(rows, copies.copy([self._weights[i] for i in rows]), strict=True):
-                self._weights[i] = copy
+            if not self._failed:
+                for i, copy in zip(rows, copies.copy([self._weights[i] for i in rows]), strict=True):
+                    self._weights[i] = copy
             done = True
         self._failed |= not done
         if closure:
@@ -107,10 +110,8 @@ class MeasuredStep:
                 weights = [local(p) for p in self._tensors]
                 sums = tensor_sums(weights, self._weights, *([first] if first else []))
                 gradients = sums.new_zeros(len(sums), 2 if self._optimizer_state else 1)
-                if self._gradients:
-                    gradients[list(self._gradients)] = torch.stack(
-                        [row.to(sums.device) for row in self._gradients.values()]
-                    )
+                for rows, part in self._gradients:
+                    gradients[rows] = part.to(sums.device)
                 parts = [sums, gradients]
                 if self._optimizer_state:
                     parts.append(self._moments().to(sums.device))
@@ -138,7 +139,9 @@ class MeasuredStep:
                 own = self.owned[i]
                 if own is not None and (gradients := own.gradients):
                     self.used[i] = True
-                    pairs[i] = _beside(gradients, self._tensors[i], self._weights[i])
+                    # With `local` alone if there was no memory: other ranks wait for partial sums of gradients.
+                    weights = self._weights[i] if self._weights else local(self._tensors[i])
+                    pairs[i] = _beside(gradients, self._tensors[i], weights)
             if pairs:
                 gradients = [gradient for gradient, _ in pairs.values()]
                 if self._optimizer_state:
@@ -146,12 +149,12 @@ class MeasuredStep:
                     # The columns for θ with reference g are Σg² and Σg(θ − g), and Σgθ is their sum.
                     sums = torch.stack([found[:, REF_SQUARE], found[:, REF_SQUARE] + found[:, REF_DOT]], 1)
                 else:
-                    sums = tensor_sums(gradients)[:, :1]
+                    sums = squares(gradients)[:, None]
                 if scale is not None:
                     sums = (
                         sums / torch.stack([scale.to(sums) ** 2, scale.to(sums)]).flatten()[: sums.shape[1]]
                     )
-                self._gradients |= dict(zip(pairs, sums.unbind(), strict=True))
+                self._gradients.append((list(pairs), sums))
             summed = True
         self._failed |= not summed
 
@@ -166,9 +169,9 @@ class MeasuredStep:
                 first[i], second[i] = local_gradient(m, tensor), local_gradient(v, tensor)
         if not first:
             return torch.full((len(self.owned), 2), nan, dtype=torch.float64)
-        squares = tensor_sums(list(first.values()))[:, SQUARE]
-        sums = torch.full((len(self.owned), 2), nan, dtype=torch.float64, device=squares.device)
-        sums[list(first)] = torch.stack([squares, plain_sums(list(second.values())).to(squares.device)], 1)
+        of_first = squares(list(first.values()))
+        sums = torch.full((len(self.owned), 2), nan, dtype=torch.float64, device=of_first.device)
+        sums[list(first)] = torch.stack([of_first, plain_sums(list(second.values())).to(of_first.device)], 1)
         return sums
 
 

@@ -199,6 +199,21 @@ def check_replicated(names: Sequence[str], tensors: Sequence[Tensor]) -> None:
                 raise RanksDiffer(name, rank)
 
 
+def squares(tensors: Sequence[Tensor]) -> Tensor:
+    """Σx² of flat local tensors: the first column of `tensor_sums`, in less time for small models on a CPU."""
+    count = sum(tensor.numel() for tensor in tensors)
+    if count >= KERNEL_VALUES or not all(_sizes(tensor).looks for tensor in tensors):
+        return tensor_sums(tensors)[:, SQUARE]
+    pieces = [_pieces(tensor) for tensor in tensors]
+    longest = max((len(piece) for parts in pieces for piece in parts), default=0)
+    buffer = torch.empty(longest, dtype=torch.float64)
+    found: list[float] = []
+    for parts in pieces:
+        copies = (buffer[: len(piece)].copy_(piece) for piece in parts)
+        found.append(sum(torch.dot(copy, copy).item() for copy in copies))
+    return torch.tensor(found, dtype=torch.float64)
+
+
 def tensor_sums(tensors: Sequence[Tensor], *references: Sequence[Tensor]) -> Tensor:
     """The kernel's columns of flat local tensors, one row each: three for the tensor, three for each reference."""
     lists: Lists = [tensors, *references]
@@ -228,7 +243,8 @@ def by_torch(lists: Lists) -> Tensor:
     columns = torch.zeros(len(tensors), width, dtype=torch.float64, device=tensors[0].device)
     small, large = _by_size(tensors)
     if large:
-        columns[large] = _sums_of_large([[x[i] for i in large] for x in lists])
+        of_large = _large_on_cpu if _sizes(tensors[0]).looks else _large_on_device
+        columns[large] = of_large([[x[i] for i in large] for x in lists])
     for bucket in _buckets(small, [tensor.numel() for tensor in tensors]):
         columns[bucket] = _sums_of_small([[x[i] for i in bucket] for x in lists])
     if _sizes(tensors[0]).looks:
@@ -260,14 +276,33 @@ def _by_size(tensors: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     return small, large
 
 
-def _sums_of_large(lists: Lists) -> Tensor:
-    """The rows of large tensors; if nothing is looked for, LARGEST is not finite where some value is not."""
-    looks, rows, counts = _sizes(lists[0][0]).looks, list[Tensor](), list[int]()
+def _large_on_cpu(lists: Lists) -> Tensor:
+    """The rows of large tensors, in buffers that stay in the cache; LARGEST is not finite where some value is not."""
+    columns = np.zeros((len(lists[0]), 3 * len(lists)))
+    longest = min(max(tensor.numel() for tensor in lists[0]), _sizes(lists[0][0]).piece)
+    buffers = torch.empty(2, longest, dtype=torch.float64)
+    with np.errstate(invalid="ignore", over="ignore"):  # of infinite values
+        for row, tensors in zip(columns, zip(*lists, strict=True), strict=True):
+            for b, *references in zip(*(_pieces(tensor) for tensor in tensors), strict=True):
+                x, delta = buffers if len(b) == longest else buffers[:, : len(b)]
+                low, high = torch.aminmax(b)
+                row[LARGEST] = np.maximum(row[LARGEST], max(-low.item(), high.item()))  # NaN remains
+                row[SQUARE] += torch.dot(x.copy_(b), x).item()
+                for i, r in enumerate(references):
+                    torch.sub(delta.copy_(b), x.copy_(r), out=delta)
+                    products = torch.dot(x, x), torch.dot(x, delta), torch.dot(delta, delta)
+                    row[3 * i + REF_SQUARE :][:3] += [product.item() for product in products]
+    return torch.from_numpy(columns)
+
+
+def _large_on_device(lists: Lists) -> Tensor:
+    """The rows of large tensors."""
+    rows, counts = list[Tensor](), list[int]()
     for tensors in zip(*lists, strict=True):
         before = len(rows)
         for pieces in zip(*(_pieces(tensor) for tensor in tensors), strict=True):
             b, *references = (piece.double() for piece in pieces)
-            row = [b @ b, *(_extreme(pieces[0]) if looks else _finite(pieces[0]))]
+            row = [b @ b, *_finite(pieces[0])]
             for r in references:
                 delta = b - r
                 row += [r @ r, r @ delta, delta @ delta]
@@ -280,12 +315,6 @@ def _sums_of_large(lists: Lists) -> Tensor:
     sums = torch.segment_reduce(columns, "sum", lengths=lengths)
     sums[:, LARGEST] = torch.segment_reduce(columns[:, LARGEST].contiguous(), "max", lengths=lengths)
     return sums
-
-
-def _extreme(piece: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest magnitude, which is not finite if some value is not, and zero."""
-    low, high = torch.aminmax(piece)
-    return torch.maximum(-low, high).double(), torch.zeros((), dtype=torch.float64, device=piece.device)
 
 
 def _finite(piece: Tensor) -> tuple[Tensor, Tensor]:
