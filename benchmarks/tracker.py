@@ -1,14 +1,16 @@
 """Measure what a NormTracker costs, beside clone and difference, wandb.watch, cockpit and traintools.
 
 python benchmarks/tracker.py               measure; write tracker.json and the table in docs/tracker.md
-python benchmarks/tracker.py --rounds N    fewer rounds of each model
+python benchmarks/tracker.py --rounds N    other numbers of rounds, of PAIRS pairs of steps each
 python benchmarks/tracker.py --again       drop what an earlier run measured
 python benchmarks/tracker.py --pages       make the table again
 
-The variants alternate on the same model, two steps each per round, of which the second counts. Times are CPU seconds of
-the process, since other processes may run on the machine. Memory is the peak of a process that runs only this variant,
-minus the peak of a process that only trains. Results are saved after each round: an interrupted run continues where it
-was.
+Each variant runs in processes of its own, in which its steps alternate with steps without anything; the variants take
+turns. (In one process for all, what one variant leaves behind changes the cost of the next: memory that was released
+is taken from the system again.) Times are CPU seconds of the process, since other processes may run on the machine.
+Memory is that of a process that runs only this variant, minus that of a process that only trains: the peak of the
+resident memory, and the private memory, which no other process shares. Results are saved after each process: an
+interrupted run continues where it was.
 
 cockpit and traintools are measured if they can be imported. They need other versions of common packages, so install
 them into a folder of their own::
@@ -28,7 +30,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,8 +46,8 @@ from normgrowth import NormTracker
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "tracker.json"
 MODELS: dict[str, dict[str, Any]] = {
-    "12 layers of 768": {"size": (12, 768, 12, 30_000), "batch": (4, 128), "rounds": 16, "goal": 0.04},
-    "4 layers of 128": {"size": (4, 128, 4, 4_000), "batch": (16, 64), "rounds": 200, "goal": 0.05},
+    "12 layers of 768": {"size": (12, 768, 12, 30_000), "batch": (4, 128), "rounds": 4, "goal": 0.04},
+    "4 layers of 128": {"size": (4, 128, 4, 4_000), "batch": (16, 64), "rounds": 4, "goal": 0.05},
 }
 NOTHING, TRACKER = "nothing", "tracker"
 CLONES = {"clone, float32": torch.float32, "clone, float64": torch.float64}
@@ -54,7 +56,8 @@ VARIANTS = (NOTHING, TRACKER, *CLONES, WANDB, COCKPIT, TRAINTOOLS)
 GOAL_EVERY_10, GOAL_MEMORY = 0.01, 60  # fraction of a step; MB beyond the model and a copy of its weights
 LOG_STEPS = (1_000, 10_000, 100_000)
 GOAL_LOG_MS, GOAL_LOG_SECONDS, GOAL_LOG_MB = 5, 2, 100
-WARMUP, PEAK_STEPS, HOOK_CALLS = 1, 3, 10_000
+PAIRS = {"12 layers of 768": 3, "4 layers of 128": 30}  # of steps of a variant and of steps without anything
+WARMUP, PEAK_STEPS, HOOK_CALLS = 2, 3, 10_000
 
 Step = Callable[[], Any]
 
@@ -210,34 +213,45 @@ def absent() -> dict[str, str]:
     return found
 
 
+def run_child(*arguments: str) -> Any:
+    """Run this file in a process of its own, and return what it prints."""
+    command = [sys.executable, "-W", "ignore", __file__, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def time_rounds(name: str, rounds: int, state: dict[str, Any], save: Callable[[], None]) -> None:
     """Add rounds to the seconds of each variant, in `state`, until it has this many."""
+    known: dict[str, list[list[Any]]] = state.setdefault("pairs", {})
+    for number in range(rounds):
+        for v in (v for v in VARIANTS if v not in state["absent"]):
+            if len(known.setdefault(v, [])) == number:
+                known[v].append(run_child("--pairs", name, v))
+                save()
+                print(f"{name}: round {number + 1} of {rounds}: {v}", file=sys.stderr, flush=True)
     training = Training(name)
-    known: dict[str, list[float]] = state.setdefault("seconds", {})
-    chosen = [v for v in VARIANTS if v not in state["absent"]]
-    if sorted(known) != sorted(chosen):  # another choice of variants
-        known.clear()
-        known.update({v: [] for v in chosen})
-    done = len(known[NOTHING])
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        steps = {v: stack.enter_context(MADE[v](training, folder)) for v in chosen}
-        for step in steps.values():
-            for _ in range(WARMUP):
-                step()
-        for number in range(done, rounds):
-            turn = number % len(chosen)  # rotate the order, so that cache contents affect all variants alike
-            for v in (*chosen[turn:], *chosen[:turn]):
-                steps[v]()  # not measured: it takes back the memory that the variant before has released
-                start = time.process_time()
-                steps[v]()
-                known[v].append(round(time.process_time() - start, 6))
-            save()
-            print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    training.step()
     parameters = list(training.model.parameters())
     state["parameters"] = sum(p.numel() for p in parameters)
     state["weights_mb"] = sum(p.numel() * p.element_size() for p in parameters) / 2**20
     state["hook_seconds"] = hook_seconds(training)
     save()
+
+
+def print_pairs(name: str, v: str) -> None:
+    """Print the CPU seconds of steps without anything and of steps of a variant, which alternate."""
+    training = Training(name)
+    pairs: list[tuple[float, float]] = []
+    with tempfile.TemporaryDirectory() as folder, MADE[v](training, folder) as step:
+        for i in range(WARMUP + PAIRS[name]):
+            plain_first = i % 2 == 0
+            seconds: dict[bool, float] = {}
+            for is_plain in (plain_first, not plain_first):
+                start = time.process_time()
+                (training.step if is_plain else step)()
+                seconds[is_plain] = round(time.process_time() - start, 6)
+            pairs.append((seconds[True], seconds[False]))
+    print(json.dumps(pairs[WARMUP:]))
 
 
 def hook_seconds(training: Training) -> float:
@@ -256,23 +270,25 @@ def hook_seconds(training: Training) -> float:
 
 
 def measure_memory(name: str, state: dict[str, Any], save: Callable[[], None]) -> None:
-    """Add the peak resident memory in MB of one process per variant to `state`."""
-    known = state.setdefault("memory_mb", {})
+    """Add the memory in MB of one process per variant to `state`."""
+    known = state.setdefault("memory", {})
     for v in VARIANTS:
         if v not in known and v not in state["absent"]:
-            command = [sys.executable, "-W", "ignore", __file__, "--peak", name, v]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            known[v] = float(done.stdout.split()[-1])
+            known[v] = run_child("--peak", name, v)
             save()
-            print(f"{name}: memory of {v}: {known[v]:,.0f} MB", file=sys.stderr, flush=True)
+            print(f"{name}: memory of {v}: {known[v]}", file=sys.stderr, flush=True)
 
 
 def print_peak(name: str, v: str) -> None:
-    training = Training(name)
+    """Print the peak of the resident memory, and the largest private memory between steps or after the end."""
+    training, private = Training(name), list[float]()
     with tempfile.TemporaryDirectory() as folder, MADE[v](training, folder) as step:
         for _ in range(PEAK_STEPS):
             step()
-    print(status("VmHWM"))  # not getrusage: its peak includes that of the parent process
+            private.append(status("RssAnon"))
+    private.append(status("RssAnon"))
+    # Not getrusage: its peak includes that of the parent process.
+    print(json.dumps({"peak": status("VmHWM"), "private": max(private)}))
 
 
 def status(field: str) -> float:
@@ -322,7 +338,7 @@ def measure(rounds: int | None, again: bool) -> None:
     results: dict[str, Any] = {}
     if RESULTS.exists() and not again:
         results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    if "models" not in results:
+    if not all("pairs" in state for state in results.get("models", {}).values()):
         results = {"models": {}, "log": {}}
 
     def save() -> None:
@@ -333,8 +349,7 @@ def measure(rounds: int | None, again: bool) -> None:
         state = results["models"].setdefault(name, {})
         state["absent"] = missing
         wanted = rounds or model["rounds"]
-        if "hook_seconds" not in state or len(state["seconds"][NOTHING]) < wanted:
-            time_rounds(name, wanted, state, save)
+        time_rounds(name, wanted, state, save)
         measure_memory(name, state, save)
     for count in LOG_STEPS:
         if str(count) not in results["log"]:
@@ -342,10 +357,19 @@ def measure(rounds: int | None, again: bool) -> None:
             save()
 
 
+def ratios(state: dict[str, Any], v: str) -> list[float]:
+    """Return the step of the variant relative to the step without anything beside it, less 1, for all pairs."""
+    return [step / plain - 1 for pairs in state["pairs"][v] for plain, step in pairs]
+
+
 def overhead(state: dict[str, Any], v: str) -> float:
-    """Return the median over rounds of the step with this variant, relative to the step without anything."""
-    pairs = zip(state["seconds"][v], state["seconds"][NOTHING], strict=True)
-    return statistics.median(a / b for a, b in pairs) - 1
+    return statistics.median(ratios(state, v))
+
+
+def plain_seconds(state: dict[str, Any]) -> float:
+    """Return the median CPU seconds of a step without anything."""
+    found = state["pairs"].values()
+    return statistics.median(plain for rounds in found for pairs in rounds for plain, _ in pairs)
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -359,22 +383,30 @@ def overhead_table(models: dict[str, Any]) -> str:
         rows.append([title, *(cell(name, state) for name, state in models.items()), goal])
 
     def unmeasured(state: dict[str, Any]) -> float:
-        return state["hook_seconds"] / statistics.median(state["seconds"][NOTHING])
+        return state["hook_seconds"] / plain_seconds(state)
 
     def of(v: str) -> Callable[[str, dict[str, Any]], str]:
-        return lambda _, s: "–" if v in s["absent"] else percent(overhead(s, v))
-
-    def memory(v: str) -> Callable[[str, dict[str, Any]], str]:
         def cell(_: str, s: dict[str, Any]) -> str:
-            return (
-                "–" if v not in s["memory_mb"] else f"{s['memory_mb'][v] - s['memory_mb'][NOTHING]:+,.0f} MB"
-            )
+            if v not in s["pairs"]:
+                return "–"
+            low, middle, high = statistics.quantiles(ratios(s, v), n=4)
+            return f"{percent(middle)} ({100 * low:.1f} to {100 * high:.1f})"
+
+        return cell
+
+    def memory(v: str, kind: str, copies: int = 0) -> Callable[[str, dict[str, Any]], str]:
+        def cell(_: str, s: dict[str, Any]) -> str:
+            if v not in s["memory"]:
+                return "–"
+            more = s["memory"][v][kind] - s["memory"][NOTHING][kind]
+            return f"{more - copies * s['weights_mb']:+,.0f} MB"
 
         return cell
 
     goals = " / ".join(f"{100 * MODELS[name]['goal']:.0f}%" for name in models)
     row("parameters", lambda _, s: f"{s['parameters'] / 1e6:.1f} M")
-    row("a step without anything", lambda _, s: f"{1000 * statistics.median(s['seconds'][NOTHING]):,.0f} ms")
+    row("a step without anything", lambda _, s: f"{1000 * plain_seconds(s):,.0f} ms")
+    row("pairs of steps", lambda _, s: str(len(ratios(s, TRACKER))))
     row("tracker, step not measured", lambda _, s: percent(unmeasured(s), 4))
     row(
         "tracker, every=10",
@@ -382,6 +414,7 @@ def overhead_table(models: dict[str, Any]) -> str:
         f"under {100 * GOAL_EVERY_10:.0f}%",
     )
     row("tracker, every=1", of(TRACKER), f"at most {goals}")
+    row("nothing, against itself", of(NOTHING))
     titles = {
         "clone, float32": "clone and difference in float32, every step",
         "clone, float64": "clone and difference in float64, every step",
@@ -392,14 +425,15 @@ def overhead_table(models: dict[str, Any]) -> str:
     for v, title in titles.items():
         row(title, of(v))
     row("weights", lambda _, s: f"{s['weights_mb']:,.0f} MB")
-    row("memory more than without: tracker", memory(TRACKER))
+    row("peak of memory, more than without: tracker", memory(TRACKER, "peak"))
+    row("private memory, more than without: tracker", memory(TRACKER, "private"))
     row(
         "the same, without its copy of the weights",
-        lambda _, s: f"{s['memory_mb'][TRACKER] - s['memory_mb'][NOTHING] - s['weights_mb']:+,.0f} MB",
+        memory(TRACKER, "private", copies=1),
         f"at most {GOAL_MEMORY} MB",
     )
     for v in titles:
-        row(f"memory more than without: {v}", memory(v))
+        row(f"peak of memory, more than without: {v}", memory(v, "peak"))
     text = table_of(["", *models, "goal"], rows)
     reasons = {v: why for state in models.values() for v, why in state["absent"].items()}
     return text + "".join(
@@ -428,17 +462,20 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--pages", action="store_true")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--pairs", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    torch.set_num_threads(1)
     if given.peak:
         print_peak(*given.peak)
+        return
+    if given.pairs:
+        print_pairs(*given.pairs)
         return
     warnings.simplefilter("ignore")
     if not given.pages:
         measure(given.rounds, given.again)
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    tables = {
-        "overhead": overhead_table({name: s for name, s in results["models"].items() if "memory_mb" in s})
-    }
+    tables = {"overhead": overhead_table({name: s for name, s in results["models"].items() if "memory" in s})}
     tables |= {"log": log_table(results["log"])} if results["log"] else {}
     fill(DOCS / "tracker.md", tables)
 
