@@ -249,6 +249,21 @@ def test_gradients_of_a_part_under_clipping(runs, group):
     assert f"except for ×{only.factor:.4f}" in verdict(found)[0]
 
 
+def test_a_factor_on_clipped_gradients(runs):
+    """It is visible only if the runs recorded how much they clipped."""
+    one = replace(ONE, clip=True, accumulate=4)
+    summed = replace(one, fault="accumulation")
+    assert not ng.compare(runs(one), runs(summed)).diagnoses
+    one, summed = (replace(run, record_clipping=True) for run in (one, summed))
+    (found,) = ng.compare(runs(one), runs(summed)).diagnoses
+    assert (found.cause, found.step, found.factor) == ("gradient_factor", 1, pytest.approx(4, rel=1e-4))
+    assert not ng.compare(runs(one), runs(replace(one, accumulate=2))).diagnoses
+    (found,) = ng.compare(runs(one), runs(summed), control=runs(replace(one, accumulate=2))).diagnoses
+    assert found.cause == "gradient_factor"
+    (found,) = ng.compare(runs(one), runs(replace(one, threshold=0.025))).diagnoses
+    assert (found.cause, found.factor) == ("clipping", pytest.approx(0.5, rel=1e-3))
+
+
 def test_a_run_below_the_threshold_of_the_other_may_have_the_same_one(runs):
     """Gradients that are doubled reach a threshold that the others do not."""
     clipped = replace(ONE, clip=True)

@@ -45,6 +45,8 @@ class Settings:
     accumulate: int = 1
     dropout: float = 0.0
     clip: bool = False
+    threshold: float = CLIP
+    record_clipping: bool = False
     compiled: bool = False
     checkpointing: bool = False
     seed: int = 0
@@ -202,14 +204,14 @@ def change_gradients(model: nn.Module, settings: Settings) -> None:
             p.grad *= factor
 
 
-def clip(model: nn.Module, settings: Settings) -> None:
+def clip(model: nn.Module, settings: Settings) -> torch.Tensor:
     if settings.fault != "local_clip":
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        return
+        return nn.utils.clip_grad_norm_(model.parameters(), settings.threshold)
     own = [p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad for p in model.parameters()]
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in own]))
     for g in own:
         g.mul_(CLIP / norm)
+    return norm
 
 
 def average_replicated(model: nn.Module) -> None:
@@ -234,7 +236,7 @@ def train(settings: Settings, out: Path, steps: int = STEPS) -> None:
         include=settings.include,
         optimizer_state=settings.optimizer_state,
         out=out,
-    ):
+    ) as tracker:
         for step in range(1, steps + 1):
             torch.manual_seed(1000 * step + rank + (500 if settings.fault == "dropout" else 0))
             optimizer.zero_grad()
@@ -252,5 +254,7 @@ def train(settings: Settings, out: Path, steps: int = STEPS) -> None:
                     loss.backward()
             change_gradients(model, settings)
             if settings.clip:
-                clip(model, settings)
+                norm = clip(model, settings)
+                if settings.record_clipping:
+                    tracker.record_clipping(norm, settings.threshold)
             optimizer.step()

@@ -225,3 +225,28 @@ def test_deepspeed_is_refused():
     optimizer = zero.DeepSpeedZeroOptimizer.__new__(zero.DeepSpeedZeroOptimizer)
     with pytest.raises(InputError, match="DeepSpeed's ZeRO updates flat partitions"):
         NormTracker(tiny(), optimizer)
+
+
+def test_gradients_before_clipping(tmp_path):
+    """The recorded gradients are clipped; divided by the coefficient, they are those before. Not every step clips."""
+    model, norms, most = tiny(), {}, 0.5
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with WholeTracker(model, optimizer, every=1, out=tmp_path / "run") as tracker:
+        for step in range(1, 5):
+            optimizer.zero_grad()
+            backward(model, step)
+            for p in model.parameters():
+                if p.grad is not None:
+                    p.grad.mul_(40.0 if step % 2 else 0.01)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), most)
+            norms[step] = norm.item()
+            if step < 4:  # not recorded for the last step
+                tracker.record_clipping(norm if step == 1 else norm.item(), most)
+            optimizer.step()
+    records = tracker.trace.records
+    steps, found = records.series("clip_coefficient")
+    assert steps.tolist() == [1, 2, 3]
+    assert found.tolist() == pytest.approx([most / norms[1], 1.0, most / norms[3]], rel=1e-5)
+    assert norms[2] < most < min(norms[1], norms[3])
+    gradients = records.series("gradient_norm")[1][:3]
+    assert (gradients / found).tolist() == pytest.approx([norms[step] for step in (1, 2, 3)], rel=1e-5)

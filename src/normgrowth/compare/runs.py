@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from normgrowth.compare.alignment import Aligned, aligned
-from normgrowth.compare.diagnosis import diagnose
+from normgrowth.compare.clipping import before_clipping, clipped_alike
+from normgrowth.compare.diagnosis.diagnose import diagnose
 from normgrowth.compare.noise import (
     Floats,
     Floor,
@@ -41,13 +42,17 @@ def compared_runs(a: Source, b: Source, control: Source | None, tolerance: float
     sides = _told_apart(growth.a, growth.b, a, b)
     third = None if control is None else _trace(control)
     level = _common_level(traces if third is None else [*traces, third])
-    pair = aligned(*(run_values(trace, level) for trace in traces))
+    runs = [run_values(trace, level) for trace in (traces if third is None else [*traces, third])]
+    pair = aligned(*runs[:2])
+    if clipped_alike(pair):
+        runs = [before_clipping(run) for run in runs]
+        pair = aligned(*runs[:2])
     found = differences(pair.a, pair.b)
     if pair.a.tracked != pair.b.tracked:  # a tracker measures single steps, a trace whole intervals
         found = {stage: values for stage, values in found.items() if stage == "weights_after"}
     found = {stage: found[stage] for stage in STAGES if stage in found and np.isfinite(found[stage]).any()}
     exempt = unjudged(pair.a, pair.b)
-    seen = {} if third is None else _of_control(pair, aligned(pair.a, run_values(third, level)), exempt)
+    seen = {} if third is None else _of_control(pair, aligned(pair.a, runs[2]), exempt)
     units = step_unit(pair.a, pair.b), compute_epsilon(pair.a, pair.b)
     floor = Floor(epsilon(pair.a, pair.b), list(found), tolerance, seen, *units)
     settings = differing_settings(pair.a, pair.b)

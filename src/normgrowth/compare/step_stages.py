@@ -70,6 +70,7 @@ class RunValues:
     ranks: int
     dtypes: Mapping[str, int]
     gradient_alignment: Floats
+    clip_coefficient: Floats  # the factor of gradient clipping at each step; NaN if not recorded
     optimizer: str = ""  # its class
     optimizer_groups: tuple[OptimizerGroup, ...] = ()
     compute_dtypes: tuple[str, ...] = ()  # of the forward passes, other than those of the weights
@@ -86,6 +87,7 @@ class RunValues:
             alignment=self.alignment[chosen],
             infinite=self.infinite[chosen],
             gradient_alignment=self.gradient_alignment[chosen],
+            clip_coefficient=self.clip_coefficient[rows],
         )
 
 
@@ -123,6 +125,7 @@ def run_values(trace: Trace, level: str) -> RunValues:
         trace.ranks,
         dtypes,
         read.grid("gradient_alignment"),
+        _of_model(trace, "clip_coefficient", steps),
         trace.optimizer,
         trace.optimizer_groups,
         trace.compute_dtypes,
@@ -188,5 +191,9 @@ def _before(norm: Floats, growth: Floats, steps: NDArray[np.int64], tracked: boo
 def _rates(trace: Trace, read: _Reader) -> Floats:
     """Return the learning rate of each item: its own if recorded, else that of the model."""
     rates = read.grid("learning_rate")
-    shared = _Reader(trace.records.where(level="model"), [Item("model", None, None)], read.steps)
-    return np.where(np.isnan(rates), shared.grid("learning_rate"), rates)
+    return np.where(np.isnan(rates), _of_model(trace, "learning_rate", read.steps)[:, None], rates)
+
+
+def _of_model(trace: Trace, quantity: str, steps: NDArray[np.int64]) -> Floats:
+    reader = _Reader(trace.records.where(level="model"), [Item("model", None, None)], steps)
+    return reader.grid(quantity)[:, 0]

@@ -46,10 +46,11 @@ from normgrowth.tracking.optimizer_rules import (
     unwrap_optimizers,
 )
 from normgrowth.tracking.run_warnings import RunWarning, RunWarnings
-from normgrowth.tracking.tensor_sums import WORDS, check_replicated, local
+from normgrowth.tracking.tensor_sums import WORDS, check_replicated, local, whole
 from normgrowth.tracking.tracked_parameters import Watched, reshard, strangers, watch
 from normgrowth.tracking.weight_copies import WeightCopies
 
+CLIP_EPSILON = 1e-6  # which `clip_grad_norm_` adds to the norm
 CHANGES = 10  # of one setting of the optimizer that are recorded; a schedule may change it at every step
 LOGGED = (  # by default
     "norm",
@@ -83,6 +84,7 @@ class NormTracker:
                                      SGD with momentum; NaN for others, without decay, and for groups with a NaN
         learning_rate                one value for the model if all parameters agree, else one per tensor
         total_growth, ...            the budget since the start; only with every=1, because it needs every step
+        clip_coefficient             the factor by which gradients were clipped, if `record_clipping` is called
         lora_update_norm             ‖BA‖·scale of the LoRA adapters of PEFT, after the step; those of embeddings with
                                      include="all"
 
@@ -160,6 +162,7 @@ class NormTracker:
         self._totals = every == 1
         self._optimizer_state = optimizer_state
         self._held: MeasuredStep | None = None
+        self._clipped: tuple[Tensor | float, float] | None = None
         self._copies: dict[int, WeightCopies] = {}
         self._checks: RunWarnings | None = None
         self._warnings: list[RunWarning] = []
@@ -230,6 +233,16 @@ class NormTracker:
     def ok(self) -> bool:
         """Whether there were no warnings; a training loop can stop if it is False."""
         return not self._warnings
+
+    def record_clipping(self, norm: Tensor | float, max_norm: float) -> None:
+        """Record by how much the gradients of the next step were clipped, as `clip_coefficient`; on every rank.
+
+        The gradients that the tracker measures are clipped; divided by this, they are those before clipping::
+
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            tracker.record_clipping(norm, 1.0)
+        """
+        self._clipped = whole(norm) if isinstance(norm, Tensor) else norm, max_norm
 
     def latest(
         self, quantities: Sequence[str] = LOGGED, levels: Sequence[str] = ("model", "layer")
@@ -327,12 +340,17 @@ class NormTracker:
         self.step += 1
         stepped, self._stepped = self._stepped, set()
         held, self._held = self._held, None
+        clipped, self._clipped = self._clipped, None
         if held is None:
             return
         first = [self._first[reading.name] for reading in self._watched.readings] if self._first else None
         summed = held.after(first)
         squares = update_squares(self._watched.adapters).numpy()
         scores = self._logits.take() if self._logits else (nan, nan, nan)
+        coefficient = nan
+        if clipped is not None:
+            norm, most = clipped
+            coefficient = min(1.0, most / (float(norm) + CLIP_EPSILON))
         if not self._keeps:
             return
         if self._logits and self._logits.blind and not self._blind:
@@ -352,7 +370,7 @@ class NormTracker:
         passed = 0 if skipped else self.step - self._looked
         columns = summed.cpu().numpy()
         columns, apart = columns[:, :-1], columns[:, -1]
-        rows = packed_step(self._layout, columns, rules, scores, before, passed)
+        rows = packed_step(self._layout, columns, rules, (*scores, coefficient), before, passed)
         self._latest = with_updates(self._layout, rows, squares)
         failed = bool(np.isnan(self._latest[:, NONFINITE]).any())
         moments, run = unpacked_step(self._layout, self._latest)

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Totals = Mapping[str, Mapping[str, Sequence[float]]]  # level -> name -> the three budget sums so far
 
 # Columns that only a run has: per tensor, and per model (the same value in every row).
-OF_MODEL = ("attention_logit", "logit_rms", "logit_largest")
+OF_MODEL = ("attention_logit", "logit_rms", "logit_largest", "clip_coefficient")
 STATE = ("decay_so_far",)  # state for resuming a run: Σηλ over all steps
 RULES = ("learning_rate", "decay", "equilibrium_norm", "equilibrium_angle")
 OF_OPTIMIZER = (
@@ -148,11 +148,11 @@ def packed_step(
     layout: StepLayout,
     columns: Floats,
     rules: Floats,
-    scores: Sequence[float],
+    of_run: Sequence[float],
     decay_before: Floats,
     passed: int,
 ) -> Floats:
-    """The rows of one step: its sums (`measure`), an `UpdateRule` per tensor, and the logits of the model.
+    """The rows of one step: its sums (`measure`), an `UpdateRule` per tensor, and the values of `OF_MODEL`.
 
     decay_before: Σηλ of each tensor up to the last measured step, `passed` steps ago.
     """
@@ -160,7 +160,7 @@ def packed_step(
     root = np.sqrt(np.asarray(layout.numel, np.float64))
     gradient = np.sqrt(columns[:, layout.sums])
     norm = np.where(np.isnan(per_sqrt_numel), per_gradient * gradient, per_sqrt_numel * root)
-    of_model = np.broadcast_to(np.asarray(scores, np.float64), (len(columns), len(scores)))
+    of_model = np.broadcast_to(np.asarray(of_run, np.float64), (len(columns), len(of_run)))
     # With coupled decay, ηλ is derived from the equilibrium angle, which is about √(2ηλ).
     pace = np.nan_to_num(np.where(np.isnan(decay), angle**2 / 2, decay))
     so_far = decay_before + passed * pace
