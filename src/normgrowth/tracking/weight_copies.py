@@ -2,7 +2,7 @@
 
 Taking memory from the system costs more than the copy: the system clears each page at its first access, and a virtual
 machine may have returned free memory to its host. With fresh memory 5 s after its release, a copy of 436 MB took 140 to
-890 ms of CPU time in a virtual machine, and 23 ms in memory that was kept (`benchmarks/tracker.py`).
+890 ms of CPU time in a virtual machine, and 23 to 33 ms in memory that was kept.
 """
 
 import mmap
