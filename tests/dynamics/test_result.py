@@ -11,7 +11,7 @@ from normgrowth.dynamics.result import Dynamics
 from normgrowth.errors import InputError
 from normgrowth.report.page.content import PageEntry, content_of
 from normgrowth.report.page.sections.dynamics import sections
-from normgrowth.report.sentences.dynamics import growth, verdict
+from normgrowth.report.sentences.dynamics import growth, shown_layers, verdict
 from normgrowth.schedules import cosine, parse
 
 SPEC = "cosine:lr=0.05,steps=400,warmup=40,end=0.005"
@@ -133,6 +133,11 @@ def test_matrices_come_first_where_vectors_hide_them(hidden, tmp_path):
     of_first, of_alone = fields(first), fields(alone)
     for name in names:
         np.testing.assert_equal(of_first[name], of_alone[name])
+    own = found.uniformity["layer_matrices"]  # of the only layer
+    np.testing.assert_allclose(own.factor, alone.norms[-1] / alone.norms[0])
+    shares = alone.budget.by_steps, alone.budget.by_alignment
+    np.testing.assert_allclose([*own.by_steps, *own.by_alignment], np.multiply(shares, alone.budget.growth))
+    assert shown_layers(first) == [own]
     assert found.matrices.vector_share == pytest.approx(100 / found.norms[0] ** 2)
     assert found.norms == tuple(hidden.records.series("norm")[1])  # the fields of the model stay
     np.testing.assert_equal(fields(ng.load(found.save(tmp_path / "out"))), fields(found))

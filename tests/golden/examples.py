@@ -63,8 +63,12 @@ def _gains() -> Trace:
     """Matrices that grow by 3 behind gains that stay: ‖θ‖² = 1 + 24 at first, 9 + 24 at last."""
     steps, of_parts = [0, 100, 200], np.array([[1.0, 24**0.5], [2.0, 24**0.5], [3.0, 24**0.5]])
     model = np.sqrt((of_parts**2).sum(axis=1, keepdims=True))
-    none = [None]
+    none, layers = [None], (["layer.0", "layer.1"], [0, 1], [None] * 2)
+    of_matrices = of_parts[:, :1] * np.sqrt([[0.2, 0.8], [0.25, 0.75], [0.3, 0.7]])
+    of_layers = {"norm": np.sqrt(of_matrices**2 + 12)}
     blocks = [
+        Block("layer", *layers, steps, of_layers),
+        Block("layer_matrices", *layers, steps, {"norm": of_matrices}),
         Block("part", ["matrices", "vectors"], none * 2, none * 2, steps, {"norm": of_parts}),
         Block("model", ["model"], none, none, steps, {"norm": model}),
     ]

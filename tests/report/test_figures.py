@@ -236,8 +236,14 @@ def test_matrices_are_drawn_where_gains_hide_them():
         blocks = [
             Block("part", ["matrices", "vectors"], none * 2, none * 2, [0, 10], {"norm": parts}),
             Block("model", ["model"], none, none, [0, 10], {"norm": np.sqrt((parts**2).sum(1))[:, None]}),
+            Block("layer", ["layer.0"], [0], none, [0, 10], {"norm": np.array([[5.0], [6.0]])}),
+            Block("layer_matrices", ["layer.0"], [0], none, [0, 10], {"norm": parts[:, :1]}),
         ]
         figure = figure_norm_direction(of(Records.from_blocks("run", blocks)))
+        np.testing.assert_array_equal(
+            lines(figure.axes[1])["layer.0"].get_ydata(), [1, 2] if drawn else [5, 6]
+        )
+        assert ("matrices" in figure.axes[1].get_title("left")) == drawn
         assert ("matrices" in lines(figure.axes[0])) == drawn
         if drawn:
             np.testing.assert_array_equal(lines(figure.axes[0])["matrices"].get_ydata(), [1, 2])

@@ -82,6 +82,12 @@ def test_matrices_that_gains_hide_come_first():
         word for line in text.splitlines() if (word := line.split(" ")[0]) in ("matrices", "model", "layer.0")
     ]
     assert names == ["matrices", "model", "layer.0"]
+    assert "layer.0" in text
+    own = Block("layer_matrices", ["layer.0"], [0], none, steps, {"norm": np.array([[1.0], [2.0]])})
+    text = shown(Trace.from_records(Records.from_blocks("run", [*blocks, own])))
+    (row,) = [line for line in text.splitlines() if line.startswith("layer.0")]
+    assert list(map(float, row.split()[1:3])) == [2, 2]
+    assert "(matrices)" in text
 
 
 @pytest.mark.parametrize("layers", ["all", "none"])

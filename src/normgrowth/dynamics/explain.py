@@ -25,13 +25,13 @@ from normgrowth.dynamics.weight_decay import (
 from normgrowth.errors import InputError
 from normgrowth.fit.vector_share import vector_share
 from normgrowth.measurements import read_measurement
-from normgrowth.moments.levels import DOMINANT, MATRICES
+from normgrowth.moments.levels import DOMINANT, LAYER_MATRICES, MATRICES
 from normgrowth.records import Block, Records
 from normgrowth.results import Provenance, Result
 from normgrowth.schedules import Schedule
 
 TERMS = ("total_growth_steps", "total_growth_alignment")
-PARTS = {"layer": ("norm", *TERMS), "role": ("norm", *TERMS), "tensor": ("norm",)}
+PARTS = {**dict.fromkeys(("layer", LAYER_MATRICES, "role"), ("norm", *TERMS)), "tensor": ("norm",)}
 
 
 def explain(

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.errors import InputError
-from normgrowth.fit.vector_share import vector_share
+from normgrowth.fit.vector_share import layers_level, vector_share
 from normgrowth.lab.run import Run
 from normgrowth.records import Matrix, Records
 from normgrowth.results import Result
-from normgrowth.trace.result import DOMINANT, MATRICES, Trace
+from normgrowth.trace.result import DOMINANT, LAYER_MATRICES, MATRICES, Trace
 
 LARGEST = 1e300  # larger values overflow the range of an axis
 
@@ -60,17 +60,29 @@ class Grids:
         self, quantity: str, reference: str | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Steps and values where the quantity of the model is finite."""
-        grid = self.of("model", quantity, reference)
-        values = grid.values[:, 0] if grid.names else np.zeros(0)
+        return self._finite("model", "model", quantity, reference)
+
+    def leading(
+        self, quantity: str, reference: str | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Steps and values where the quantity of what leads is finite."""
+        return self._finite(*self.lead, quantity, reference)
+
+    def _finite(
+        self, level: str, name: str, quantity: str, reference: str | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        grid = self.of(level, quantity, reference)
+        values = grid.curve(name) if name in grid.names else np.zeros(0)
         good = np.isfinite(values)
         return grid.steps[good], values[good]
 
     def budget(self) -> tuple[float, float, float] | None:
-        """Growth of the model's squared norm, its alignment term and its step term, at the last step with all three."""
-        terms = [self.of("model", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+        """Growth of the squared norm of what leads, by alignment and by steps, at the last step with all three."""
+        level, name = self.lead
+        terms = [self.of(level, f"total_growth{term}") for term in ("", "_alignment", "_steps")]
         if not all(grid.names and len(grid.steps) == len(terms[0].steps) for grid in terms):
             return None
-        rows = np.stack([grid.values[:, 0] for grid in terms], axis=1)
+        rows = np.stack([grid.curve(name) for grid in terms], axis=1)
         rows = rows[np.isfinite(rows).all(axis=1)]
         return (float(rows[-1, 0]), float(rows[-1, 1]), float(rows[-1, 2])) if len(rows) else None
 
@@ -98,10 +110,10 @@ class Grids:
         """The layers that grew most and least, with their factors; at a single step, the largest and smallest norms."""
         if not self.steps:
             return None
-        last, grown = self.steps[-1], len(self.steps) > 1
+        last, grown, level = self.steps[-1], len(self.steps) > 1, self.layer_level
         found = {
-            name: self.factor("layer", name, last) if grown else self.value("layer", name, "norm", last)
-            for name in self.of("layer", "norm").names
+            name: self.factor(level, name, last) if grown else self.value(level, name, "norm", last)
+            for name in self.of(level, "norm").names
         }
         ranked = sorted((item for item in found.items() if isfinite(item[1])), key=lambda item: -item[1])
         if len(ranked) < 2 or ranked[0][1] == ranked[-1][1]:
@@ -115,13 +127,24 @@ class Grids:
 
     def things(self) -> list[tuple[str, str]]:
         """Layers in order, then the model, each as level and name; the matrices come first if they lead."""
-        layers = [(level, name) for level in ("layer", "model") for name in self.of(level, "norm").names]
+        levels = (self.layer_level, "model")
+        layers = [(level, name) for level in levels for name in self.of(level, "norm").names]
         return [("part", MATRICES), *layers] if self.matrices_lead else layers
 
     @property
     def lead(self) -> tuple[str, str]:
         """What shows the growth, as level and name: the matrices if they lead, else the model."""
         return ("part", MATRICES) if self.matrices_lead else ("model", "model")
+
+    @cached_property
+    def layer_level(self) -> str:
+        """The level of the layers that are shown: their matrices, if matrices lead and the records have them."""
+        return layers_level(self._records, self.vector_share)
+
+    @property
+    def of_layers(self) -> str:
+        """What titles say of layers: " (matrices)" if only their matrices are shown."""
+        return " (matrices)" if self.layer_level == LAYER_MATRICES else ""
 
     @cached_property
     def vector_share(self) -> float:

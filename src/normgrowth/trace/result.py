@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection, parameters_text
 from normgrowth.errors import SeriesWarning
 from normgrowth.moments.levels import DOMINANT as DOMINANT
+from normgrowth.moments.levels import LAYER_MATRICES as LAYER_MATRICES
 from normgrowth.moments.levels import MATRICES as MATRICES  # re-exported for the report
 from normgrowth.moments.levels import VECTORS as VECTORS
 from normgrowth.records import Records

@@ -34,23 +34,26 @@ LEGEND_ROOM = 1.4  # height of the axis over the highest curve, so that the lege
     needs="two checkpoints that are compared without gaps: a trace of checkpoints, or a tracker with every=1",
 )
 def figure_budget(trace: Trace) -> "Figure | None":
-    """The growth of ‖θ‖² and its two terms: alignment with the weights, and size of the steps."""
+    """The growth of ‖θ‖², of the model or of matrices that lead, and its terms: alignment, and size of the steps."""
     from matplotlib.figure import Figure
 
     grids = Grids(trace)
     last = grids.budget()
     if last is None or not grids.steps:
         return None
-    terms = [grids.of("model", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
-    layers = all(grids.of("layer", f"total_growth{term}").drawable() for term in ("", "_alignment", "_steps"))
+    level, name = grids.lead
+    terms = [grids.of(level, f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+    layers = all(
+        grids.of(grids.layer_level, f"total_growth{term}").drawable() for term in ("", "_alignment", "_steps")
+    )
     figure = Figure(figsize=(7.2, 2.9) if layers else (4.2, 2.9))
     axes = figure.subplots(1, 2 if layers else 1, squeeze=False)[0]
     ax: Axes = axes[0]
     # The budget has no values at the first checkpoint; the curves begin there at zero.
     steps = np.concatenate([grids.steps[:1], terms[0].steps])
-    curves = [np.concatenate([[0.0], grid.values[:, 0]]) for grid in terms]
+    curves = [np.concatenate([[0.0], grid.curve(name)]) for grid in terms]
     stack_or_lines(ax, steps, curves, last)
-    ax.set_title(label(model_title(trace.selection)), parse_math=False)
+    ax.set_title(label(name if grids.matrices_lead else model_title(trace.selection)), parse_math=False)
     ax.set_ylabel(f"growth of ‖θ‖² since step {steps[0]:,}")
     step_axis(ax, grids.steps)
     value_axis(ax, zero_below=1.0)
@@ -93,7 +96,7 @@ def stack_or_lines(
 
 def _budget_by_layer(ax: "Axes", grids: Grids) -> None:
     """The terms at the last step by layer: positive ones stacked upwards, negative ones downwards."""
-    grid_of = [grids.of("layer", f"total_growth{term}") for term in ("", "_alignment", "_steps")]
+    grid_of = [grids.of(grids.layer_level, f"total_growth{term}") for term in ("", "_alignment", "_steps")]
     for position, names in Layers(grid_of[0]).side_by_side(ax):
         rows = np.array([[grid.curve(name)[-1] for name in names] for grid in grid_of])
         total, *terms = np.where(np.isfinite(rows).all(axis=0), rows, np.nan)  # a term alone would mislead
@@ -105,5 +108,5 @@ def _budget_by_layer(ax: "Axes", grids: Grids) -> None:
         size = min(3.0, 60 / len(grid_of[0].names))
         line(ax, position, total, color=INK, linestyle="", markevery=None, markersize=size, label="growth")
     ax.axhline(0, color=GRAY, linewidth=0.6)
-    ax.set_title(f"by layer, at step {grid_of[0].steps[-1]:,}")
+    ax.set_title(f"by layer{grids.of_layers}, at step {grid_of[0].steps[-1]:,}")
     value_axis(ax)

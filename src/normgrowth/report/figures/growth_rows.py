@@ -55,16 +55,17 @@ def figure_growth(trace: Trace, title: str, others: Sequence[GrowthRow] = ()) ->
     for row, axes in zip(rows, figure.subplots(len(rows), len(TITLES), squeeze=False), strict=True):
         heading = axes[0].set_title(row.title, fontweight="bold", parse_math=False)
         heading.set_in_layout(False)  # it is longer than its panel
-        layers = Layers(row.grids.of("layer", "norm"), published=row.trace.published)
+        level = row.grids.layer_level
+        layers = Layers(row.grids.of(level, "norm"), published=row.trace.published)
         _norm(axes[0], row)
-        _by_layer(axes[1], row.grids.of("layer", "norm"), layers)
+        _by_layer(axes[1], row.grids.of(level, "norm"), layers)
         value_axis(axes[1], zero_below=1.0)
         _cosines(axes[2], row, layers)
         _levels(axes[3], row, layers)
         for ax, name in zip(axes, TITLES, strict=True):
             if ax.axison:
-                gains = "\n(with gains and biases)" if ax is axes[1] and row.grids.matrices_lead else ""
-                ax.set_ylabel(f"{name}{gains}")
+                only = row.grids.of_layers or " (with gains and biases)"
+                ax.set_ylabel(f"{name}\n{only[1:]}" if ax is axes[1] and row.grids.matrices_lead else name)
                 step_axis(ax, row.grids.steps)
         if len(layers.numbers) > MOST_ENTRIES:
             layers.key(figure, [axes[3]])
@@ -109,7 +110,7 @@ def _by_layer(ax: "Axes", grid: Matrix, layers: Layers) -> None:
 
 
 def _cosines(ax: "Axes", row: GrowthRow, layers: Layers) -> None:
-    _by_layer(ax, row.grids.of("layer", "cosine"), layers)
+    _by_layer(ax, row.grids.of(row.grids.layer_level, "cosine"), layers)
     level, name = row.grids.lead
     whole = row.grids.of(level, "cosine")
     line(ax, whole.steps, whole.curve(name), color=INK, linewidth=1.8, markersize=0)

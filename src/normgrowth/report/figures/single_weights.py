@@ -37,7 +37,7 @@ def figure_scalars(trace: Trace) -> "Figure | None":
     grids = Grids(trace)
     if not len(grids.model("share_grown", "first")[0]):
         return None
-    layers = Layers(grids.of("layer", "log_ratio_q50", "first"))
+    layers = Layers(grids.of(grids.layer_level, "log_ratio_q50", "first"))
     figure = Figure(figsize=(10.2 if layers.numbers else 7.2, 2.9))
     axes = figure.subplots(1, 3 if layers.numbers else 2)
     _quantiles(axes[0], grids)
@@ -67,11 +67,11 @@ def _quantiles(ax: "Axes", grids: Grids) -> None:
 
 
 def _medians(ax: "Axes", grids: Grids, layers: Layers) -> None:
-    grid = grids.of("layer", "log_ratio_q50", "first")
+    grid = grids.of(grids.layer_level, "log_ratio_q50", "first")
     for name in grid.names:
         line(ax, grid.steps, np.exp(grid.curve(name)), color=layers.color(name), linewidth=1.2)
     _unchanged(ax)
-    ax.set_title("median by layer")
+    ax.set_title(f"median by layer{grids.of_layers}")
 
 
 def _shares(ax: "Axes", grids: Grids) -> None:

@@ -80,7 +80,9 @@ def figure_norm_direction(
     grids = Grids(trace)
     if len(grids.steps) == 1:
         return _one_step(grids, model_title(trace.selection))
-    cosines = np.concatenate([grids.of(level, "cosine").values.ravel() for level in ("model", "layer")])
+    cosines = np.concatenate(
+        [grids.of(level, "cosine").values.ravel() for level in ("model", grids.layer_level)]
+    )
     close = np.isfinite(cosines).any() and np.nanmin(cosines) > 0.9999
     return _over_steps(trace, grids, ("norm", "angle" if close else "cosine"), overlay, fitted)
 
@@ -223,13 +225,13 @@ def _over_steps(
     """A row for each quantity; the model on the left, the layers on the right, a panel for each stack."""
     from matplotlib.figure import Figure
 
-    levels = ("model", "layer")
+    levels = ("model", grids.layer_level)
     quantities = [q for q in quantities if any(grids.of(level, q).drawable() for level in levels)]
     if not quantities:
         return None
     others = list(map(Grids, overlay))
     scale = Scale.of(grids, others)
-    layers = Layers(grids.of("layer", quantities[0]), published=trace.published and bool(others))
+    layers = Layers(grids.of(grids.layer_level, quantities[0]), published=trace.published and bool(others))
     own, theirs_color = (GRAY, BLUE) if trace.published and others else (INK, GRAY)
     columns = 1 + len(layers.stacks)
     figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
@@ -270,7 +272,8 @@ def _over_steps(
     axes[0, 0].set_title(label(model_title(trace.selection)), parse_math=False)
     for ax, stack in zip(axes[0, 1:], layers.stacks, strict=True):
         whose = stack if columns > 2 else grids.run if others else ""
-        ax.set_title(f"{label(whose)}, by layer" if whose else "by layer", parse_math=False)
+        by = f"by layer{grids.of_layers}"
+        ax.set_title(f"{label(whose)}, {by}" if whose else by, parse_math=False)
     for ax in axes[-1]:
         scale.axis(ax, grids)
     if columns > 1:
@@ -328,7 +331,7 @@ def _one_step(grids: Grids, title: str) -> "Figure | None":
     """The norm of each layer at the only checkpoint."""
     from matplotlib.figure import Figure
 
-    grid = grids.of("layer", "norm")
+    grid = grids.of(grids.layer_level, "norm")
     if not grid.drawable():
         return None
     figure = Figure(figsize=(4.6, 2.9))
@@ -345,7 +348,7 @@ def _one_step(grids: Grids, title: str) -> "Figure | None":
             markerfacecolor=INK,
             markeredgewidth=0,
         )
-    ax.set_ylabel(LABELS["norm"])
+    ax.set_ylabel(f"{LABELS['norm']}{grids.of_layers}")
     value_axis(ax, zero_below=1.0)
     model = grids.model("norm")[1]
     whole = f"; norm of the {label(title)}: {number(model[0])}" if len(model) else ""

@@ -9,6 +9,7 @@ from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.errors import InputError
 from normgrowth.fit import fit
 from normgrowth.fit.result import SeriesFit
+from normgrowth.fit.vector_share import layers_level
 from normgrowth.lab.run import Run
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.records import Records
@@ -110,9 +111,9 @@ def _free(runs: Sequence[ShownRun], name: str, folder: str) -> str:
 
 
 def growth_laws(records: Records) -> dict[str, SeriesFit]:
-    """Growth laws of the norms of the model, its parts and its layers, by name."""
+    """Growth laws of the norms of the model, its parts and its layers (their matrices, if these lead), by name."""
     found: dict[str, SeriesFit] = {}
-    for level in ("model", "part", "layer"):
+    for level in ("model", "part", layers_level(records)):
         try:
             found |= fit(records, level=level, bootstrap=0).series
         except InputError:

@@ -14,6 +14,7 @@ from normgrowth.report.page.pieces import Column, Table, column, words
 from normgrowth.report.sentences.fits import PAPER_LAW, best_law
 from normgrowth.report.sentences.trace import role_name
 from normgrowth.text import visible
+from normgrowth.trace.result import LAYER_MATRICES
 
 MOST_TENSORS = 1500  # rows and curves of all runs together; the tensors that changed most are kept
 
@@ -39,7 +40,8 @@ def changed(grid: Matrix) -> tuple[Any, list[int]]:
 
 
 def layer_table(runs: Sequence[ShownRun]) -> Table:
-    """A row for each layer of each run, and one for its model."""
+    """A row for each layer of each run (of its matrices, if these lead), and one for its model."""
+    shown = {run.grids.of_layers for run in runs}
     rows = [(run, *thing) for run in runs for thing in run.grids.things()]
 
     def of(title: str, quantity: str, write: Any, at: int = -1, reference: str | None = None) -> Column:
@@ -51,6 +53,7 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
         ]
         return column(title, values, write)
 
+    mixed = (LAYER_MATRICES,) if len(shown) > 1 else ()  # levels whose rows say what they are of
     factors = [run.grids.factor(level, name, run.grids.steps[-1]) for run, level, name in rows]
     grown = any(len(run.grids.steps) > 1 for run in runs)
     if all(run.grids.additive_terms() for run in runs):
@@ -60,7 +63,7 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
         growth = [of(title, f"total_growth{term}", signed) for title, term in terms.items()]
     columns = [
         *([words("run", [run.label for run, _, _ in rows])] if len(runs) > 1 else []),
-        words("layer", [name for _, _, name in rows]),
+        words("layer", [f"{name}{' (matrices)' if level in mixed else ''}" for _, level, name in rows]),
         of("norm at first", "norm", number, 0),
         of("norm at last", "norm", number),
         *([column("factor", factors, times)] if grown else []),
@@ -74,7 +77,8 @@ def layer_table(runs: Sequence[ShownRun]) -> Table:
         of("rms at last", "rms", number),
         of("largest at last", "largest", number),
     ]
-    return Table("Layers", [one for one in columns if one.values is None or any(map(isfinite, one.values))])
+    title = f"Layers{shown.pop() if len(shown) == 1 else ''}"
+    return Table(title, [one for one in columns if one.values is None or any(map(isfinite, one.values))])
 
 
 def law_table(rows: Sequence[tuple[str, str, SeriesFit]], title: str = "Growth laws") -> Table | None:

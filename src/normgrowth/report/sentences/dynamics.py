@@ -10,6 +10,7 @@ from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.result import Dynamics, ModelFit
 from normgrowth.report.numbers import number, percent, signed, small, times
 from normgrowth.report.sentences.trace import growth_terms
+from normgrowth.trace.result import LAYER_MATRICES, MATRICES
 
 
 def interval(d: Dynamics) -> str:
@@ -248,19 +249,31 @@ def uniformity(found: Uniformity) -> str:
     """The smallest and the largest growth of layers, roles or tensors."""
     good = [i for i, factor in enumerate(found.factor) if isfinite(factor)]
     if len(good) < 2 or found.first_step == found.last_step:
-        return f"There are too few {found.level}s or checkpoints to compare their growth."
+        return f"There are too few {_noun(found)}s or checkpoints to compare their growth."
     low, high = (end(good, key=lambda i: found.factor[i]) for end in (min, max))
+    noun = _noun(found)
+    of = " (matrices)" if found.level == LAYER_MATRICES else ""
     verb = "grew" if found.factor[low] >= 1 else "shrank" if found.factor[high] <= 1 else "changed"
     return (
-        f"{found.level.capitalize()}s {verb} by ×{times(found.factor[low])} ({found.names[low]}) to "
+        f"{noun.capitalize()}s{of} {verb} by ×{times(found.factor[low])} ({found.names[low]}) to "
         f"×{times(found.factor[high])} ({found.names[high]}), a ratio of {found.spread:.3g}; "
-        f"{percent(found.moved)} of ‖θ‖² moved between {found.level}s."
+        f"{percent(found.moved)} of ‖θ‖² moved between {noun}s."
     )
 
 
 def layers(d: Dynamics) -> list[str]:
     """Why some layers grew more than others, and how uneven their growth is."""
-    return [text for found in list(d.uniformity.values())[:1] for text in [*_terms(found), uniformity(found)]]
+    return [text for found in shown_layers(d) for text in (*_terms(found), uniformity(found))]
+
+
+def shown_layers(d: Dynamics) -> list[Uniformity]:
+    """The growth of the layers, or of their matrices if these are explained; without layers, of the roles."""
+    of_matrices = d.uniformity.get(LAYER_MATRICES) if d.name == MATRICES else None
+    return [of_matrices] if of_matrices else list(d.uniformity.values())[:1]
+
+
+def _noun(found: Uniformity) -> str:
+    return "layer" if found.level == LAYER_MATRICES else found.level
 
 
 def _terms(found: Uniformity) -> list[str]:
@@ -271,9 +284,10 @@ def _terms(found: Uniformity) -> list[str]:
     known = sorted((a + b, name, signed(a), signed(b)) for a, b, name in terms if isfinite(a + b))
     if len(known) < 2:
         return []
+    of = "the matrices of " if found.level == LAYER_MATRICES else ""
     (_, least, *fewer), (_, most, *more) = known[0], known[-1]
     return [
-        f"‖θ‖² of {most} grew most: {more[0]} by alignment and {more[1]} by steps, "
+        f"‖θ‖² of {of}{most} grew most: {more[0]} by alignment and {more[1]} by steps, "
         f"against {fewer[0]} and {fewer[1]} in {least}."
     ]
 

@@ -56,9 +56,10 @@ def matrices_sentence(grids: Grids) -> str:
     if not grids.matrices_lead:
         return ""
     norm = grids.of("part", "norm").curve(MATRICES)
+    there = "s of the layers and of the model"
     because = (
         f"Gains, biases and other vectors make up to {percent(grids.vector_share)} of ‖θ‖², which hides the matrices "
-        "in the norms of the layers and of the model."
+        f"in the norm{' of the model; the norms of layers are those of their matrices' if grids.of_layers else there}."
     )
     if len(norm) < 2:
         return f"The norm of the matrices is {number(norm[0])}. {because}"
@@ -107,9 +108,10 @@ def layer_sentence(grids: Grids) -> str:
         f"{visible(name)} {verb} ({show(value)})" for (name, value), verb in zip(ends, verbs, strict=True)
     ]
     count = sum(
-        isfinite(grids.factor("layer", name, grids.steps[-1])) for name in grids.of("layer", "norm").names
+        isfinite(grids.factor(grids.layer_level, name, grids.steps[-1]))
+        for name in grids.of(grids.layer_level, "norm").names
     )
-    return f"Of {count} layers, {said[0]} and {said[1]}."
+    return f"Of {count} layers{grids.of_layers}, {said[0]} and {said[1]}."
 
 
 def _direction(grids: Grids) -> str:
@@ -145,7 +147,8 @@ def budget_sentence(grids: Grids) -> str:
     if (budget := grids.budget()) is None:
         return ""
     total, aligned, steps = budget
-    return f"The squared norm {growth_terms(total, steps, aligned)}."
+    of = " of the matrices" if grids.matrices_lead else ""
+    return f"The squared norm{of} {growth_terms(total, steps, aligned)}."
 
 
 def scalars_sentence(grids: Grids) -> str:

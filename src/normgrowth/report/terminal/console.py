@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection, parameters_text
 from normgrowth.results import Result
 from normgrowth.text import visible
+from normgrowth.trace.result import LAYER_MATRICES
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -37,7 +38,8 @@ class Cells:
 
 def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
     """The column of layer names."""
-    return Cells("layer", [name for _, name in things], right=False)
+    only = any(level == LAYER_MATRICES for level, _ in things)
+    return Cells("layer\n(matrices)" if only else "layer", [name for _, name in things], right=False)
 
 
 def new_console(*, wide: bool = False) -> "Console":

@@ -9,7 +9,7 @@ from normgrowth.dynamics.observed.uniformity import Uniformity
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.numbers import number, signed, small, times
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import WIDE, Cells, say, say_counted, say_remarks, spread
+from normgrowth.report.terminal.console import WIDE, Cells, layer_cells, say, say_counted, say_remarks, spread
 from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def show(result: Dynamics, console: "Console") -> None:
     if len(chosen) < len(d.steps):
         unit = "steps" if d.checkpoint_gap[1] == 1 else "checkpoints"
         say(console, f"{len(chosen)} of {len(d.steps)} {unit} shown.", "dim")
-    for found in list(d.uniformity.values())[:1]:
+    for found in sentences.shown_layers(d):
         _layers(found, console)
     sections = {
         "Growth": sentences.growth(result, "table"),
@@ -88,7 +88,7 @@ def _layers(found: Uniformity, console: "Console") -> None:
     show_table(
         console,
         [
-            Cells("layer", [found.names[i] for i in chosen], right=False),
+            layer_cells([(found.level, found.names[i]) for i in chosen]),
             Cells("factor", [times(found.factor[i]) for i in chosen]),
             *(
                 Cells(title, ["-" if isnan(values[i]) else signed(values[i]) for i in chosen])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import number, small, times
-from normgrowth.report.terminal.console import Cells, fitted
+from normgrowth.report.terminal.console import Cells, fitted, layer_cells
 from normgrowth.text import visible
 from normgrowth.trace.result import Trace
 
@@ -51,7 +51,7 @@ def watch_table(trace: Trace, console: "Console") -> Any:
         return Text("nothing measured yet")
     last = grids.steps[-1]
     # Matrices that lead and the model come first, since a short screen cuts the last rows.
-    things = sorted(grids.things(), key=lambda thing: ("part", "model", "layer").index(thing[0]))
+    things = sorted(grids.things(), key=lambda thing: ("part", "model", grids.layer_level).index(thing[0]))
     bars = BARS if (console.encoding or "").lower().startswith("utf") else PLAIN
 
     def column(title: str, quantity: str, rank: int, write: Callable[[float], str] = _rough) -> Cells | None:
@@ -64,7 +64,7 @@ def watch_table(trace: Trace, console: "Console") -> Any:
         return Cells(title, lines, rank, right=False)
 
     columns = [
-        Cells("layer", [name for _, name in things], right=False),
+        layer_cells(things),
         column("norm", "norm", 0),
         Cells("factor", [times(grids.factor(*thing, last)) for thing in things]),
         curve("norm so far", "norm", 1),

@@ -65,7 +65,10 @@ def sections(content: Content) -> list[Section]:
     charts = [_matrices(runs), _norm(runs), _layer_norms(runs)]
     charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
-    laws = law_table([(run.label, name, one) for run in runs for name, one in run.fits.items()])
+    shown = ", layers by their matrices" if any(run.grids.of_layers for run in runs) else ""
+    laws = law_table(
+        [(run.label, name, one) for run in runs for name, one in run.fits.items()], f"Growth laws{shown}"
+    )
     tables = [laws, *(tensor_table(run, len(runs)) for run in runs)]
     items = [item for item in [*charts[:3], layer_table(runs), *charts[3:], *tables] if item is not None]
     return [
@@ -82,17 +85,18 @@ def rows(content: Content) -> list[SummaryRow]:
 
 def _row(run: ShownRun) -> SummaryRow:
     grids = run.grids
-    norms = grids.model("norm")[1]
+    norms = grids.leading("norm")[1]
     known = len(norms) > 0
+    of = f" ({MATRICES})" if grids.matrices_lead else ""
     shown = grids.steps or [int(step) for step in grids.model("saturation")[0]]
     unit = "measured steps" if grids.tracked else "checkpoints"
-    laws = run.fits.get("model")
+    laws = run.fits.get(grids.lead[1])
     budget = grids.budget()
     return SummaryRow(
         visible(run.label),
         COMMANDS[run.result.kind] if not grids.tracked or isinstance(run.result, Run) else "tracker",
         f"{shown[0]:,} to {shown[-1]:,} ({len(shown)} {unit})" if len(shown) > 1 else f"{shown[0]:,}",
-        " → ".join(number(norm) for norm in dict.fromkeys((norms[0], norms[-1]))) if known else "",
+        " → ".join(number(norm) for norm in dict.fromkeys((norms[0], norms[-1]))) + of if known else "",
         float(norms[-1] / norms[0]) if len(norms) > 1 and norms[0] > 0 else nan,
         budget[2] / budget[0] if budget and min(budget) >= 0 and budget[0] > 0 else nan,
         _grew_most(grids),
@@ -206,7 +210,7 @@ def _chart(
 
 def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = None) -> list[ChartCurve]:
     """A curve for each layer. dash: the pattern of the run; −1 if dashes show encoder and decoder of a single run."""
-    grid = run.grids.of("layer", quantity, reference)
+    grid = run.grids.of(run.grids.layer_level, quantity, reference)
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
     named = any(layer is not None for layer in grid.layers)
     prefix = f"{run.label}: " if dash >= 0 else ""
@@ -269,7 +273,9 @@ def _several(runs: Sequence[ShownRun], place: int) -> int:
 def _layer_norms(runs: Sequence[ShownRun]) -> Chart | None:
     curves = [c for i, run in enumerate(runs) for c in _layers(run, "norm", _several(runs, i))]
     alt = few(_said(runs, layer_sentence)) or f"The norm of each layer over training, {len(curves)} curves."
-    return _chart("layers", "Norm by layer", alt, "norm ‖θ‖", False, curves)
+    shown = {run.grids.of_layers for run in runs}
+    title = f"Norm by layer{next(iter(shown)) if len(shown) == 1 else ''}"
+    return _chart("layers", title, alt, "norm ‖θ‖", False, curves)
 
 
 def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log: bool) -> Chart | None:
@@ -313,7 +319,7 @@ def _budget(runs: Sequence[ShownRun]) -> Chart | None:
             "_alignment": ("by alignment 2⟨θ, δ⟩", 1),
             "_steps": ("by steps ‖δ‖²", 2),
         }.items():
-            steps, values = run.grids.model(f"total_growth{term}")
+            steps, values = run.grids.leading(f"total_growth{term}")
             if len(steps):
                 prefix = f"{run.label}: " if len(runs) > 1 else ""
                 curves.append(_of(run, f"{prefix}{name}", steps, values, dash=dash))
