@@ -211,6 +211,14 @@ def _behavior() -> ng.Behavior:
     blocks = [block("soft", 0.6, 1.0, 1.25), block("hard_attention", 0.5, 0.75, 2.5)]
     blocks += [block("scaled", 0.5, 0.625, 4.0, 10.0), block("scaled", math.nan, math.nan, math.nan, 1e30)]
     blocks.append(block("saturated", 0.4, 0.5, None))
+    margins = {
+        "margin": 2.0,
+        "margin_least": -4.0,
+        "normalized_margin": 0.02,
+        "normalized_margin_least": -0.04,
+    }
+    arrays = {name: np.array([[value]]) for name, value in {**margins, "logit_degree": 2.0}.items()}
+    blocks.append(Block("model", ["soft"], [None], [None], [0], arrays))
     text = TextInfo("words.txt, through the model's tokenizer", True, 0.0, 20, 160)
     return ng.Behavior(
         records=ng.Records.from_blocks("dyck", blocks),

@@ -92,6 +92,38 @@ def test_a_causal_model():
     assert (known.text.tokens, known.text.sentences) == (count, len(TEXT))
 
 
+def test_margins_are_those_of_sorted_logits():
+    """The lead of the right token over the best other one, and ‖θ‖ over all stored numbers, in numpy."""
+    model = gpt2()
+    (found,) = normgrowth.behavior(model, TEXT, c=(), random_init=0).margins
+    own = []
+    for row in rows_of(model):
+        with torch.no_grad():
+            logits = model(row[None]).logits[0, :-1].numpy()
+        own += [
+            place[token] - np.sort(np.delete(place, token))[-1]
+            for place, token in zip(logits, row[1:].tolist(), strict=True)
+        ]
+    assert found.median == pytest.approx(np.median(own), rel=1e-12)
+    assert found.least == pytest.approx(min(own), rel=1e-12)
+    norm = np.linalg.norm(np.concatenate([one.detach().numpy().ravel() for one in model.parameters()]))
+    assert found.normalized_median == pytest.approx(np.median(own) / norm**found.degree, rel=1e-9)
+    assert found.normalized_least == pytest.approx(min(own) / norm**found.degree, rel=1e-9)
+    assert np.isnan(normgrowth.behavior(model, TEXT, c=(), exact=False, random_init=0).margins[0].degree)
+
+
+def test_a_normalized_margin_does_not_grow_with_the_weights():
+    """Where the network is homogeneous, which it is at large c: margins grow as cᵏ, normalized ones stay."""
+    model = gpt2()
+    small, large = (
+        normgrowth.behavior(times(model, c), TEXT, c=(), hard_attention=False, random_init=0).margins[0]
+        for c in (1e4, 1e5)
+    )
+    assert small.degree == large.degree == 2  # the last norm's gains, and the tied head
+    assert large.least / small.least == pytest.approx(10**small.degree, rel=1e-3)
+    assert large.normalized_least == pytest.approx(small.normalized_least, rel=1e-3)
+
+
 def test_hard_attention(monkeypatch):
     """The weights as they are, and scores a million times as large."""
     model = gpt2()
@@ -243,6 +275,8 @@ def test_a_saved_result_comes_back_and_is_shown(tmp_path):
     again = normgrowth.load(tmp_path / "out")
     assert isinstance(again, normgrowth.Behavior)
     assert again.networks == result.networks
+    assert again.margins == result.margins
+    assert "normalized margin" in str(again)
     assert (again.c, again.objective) == ((C,), {"GPT2LMHeadModel": "causal"})
     one = find(again, "saturated")
     assert one.agreement.low <= one.agreement.value <= one.agreement.high

@@ -24,6 +24,7 @@ from torch.nn import functional
 from normgrowth.lab.data.corpus import Corpus, Row, padded
 from normgrowth.lab.generate import member_share
 from normgrowth.network.behavior.legality import allowed_tokens
+from normgrowth.network.behavior.margins import token_margins
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoders import Encoder, LanguageModel
 from normgrowth.network.models.load import LoadedModel
@@ -84,9 +85,8 @@ def margins(model: NextToken, rows: Sequence[Row]) -> NDArray[np.float64]:
     found = []
     with evaluating(model):
         for _, ids, real in _batches(model, rows):
-            logits, targets = to_double(model.logits(ids, real)), ids[:, 1:][real[:, 1:]][:, None]
-            others = logits.scatter(1, targets, -torch.inf).amax(1)
-            found.append((logits.gather(1, targets)[:, 0] - others).cpu().numpy())
+            own = token_margins(to_double(model.logits(ids, real)), ids[:, 1:][real[:, 1:]])
+            found.append(own.cpu().numpy())
     return np.concatenate(found)
 
 

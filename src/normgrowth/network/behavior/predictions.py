@@ -15,6 +15,7 @@ from normgrowth.errors import InputError
 from normgrowth.limit.growing_parameters import fixed_within
 from normgrowth.limit.growing_parameters.fixed import note_on_fixed
 from normgrowth.network.behavior.legality import Legality, words_of_language
+from normgrowth.network.behavior.margins import normalized, token_margins, weight_norm
 from normgrowth.network.behavior.result import NETWORKS, Behavior, Objective
 from normgrowth.network.compared_networks import ComparedNetworks, Variant
 from normgrowth.network.hidden_states import (
@@ -75,6 +76,32 @@ class _Task:
     targets: Tensor
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """The predictions of a module. sums: for each network over the tokens of every sentence. tokens: their number.
+
+    margins: of the soft network, for each token. norm: ‖θ‖. degree: of the logits; None: unknown or not uniform.
+    """
+
+    sums: dict[Variant, Sums]
+    tokens: Floats
+    margins: Floats
+    norm: float
+    degree: float | None
+
+    def margin_block(self) -> Block:
+        """The least and the median margin of the soft network, and both divided by ‖θ‖ᵏ."""
+        found = {"margin_least": float(self.margins.min()), "margin": float(np.median(self.margins))}
+        if self.degree is not None:
+            found |= {
+                f"normalized_{name}": normalized(value, self.norm, self.degree)
+                for name, value in found.items()
+            }
+            found["logit_degree"] = self.degree
+        arrays = {name: np.array([[value]]) for name, value in found.items()}
+        return Block("model", ["soft"], [None], [None], [0], arrays)
+
+
 class LogitsOf(nn.Module):
     """A language model whose output is its logits (rows, tokens, vocabulary)."""
 
@@ -114,14 +141,16 @@ def measure_behavior(
         legality = Legality(options.language, tokenizer, text.rows, options.longest, objective)
     passes = _Passes(tasks, len(text.rows), options, legality, notes)
     tell = Steps(progress, len(tasks) * (1 + options.random_init), loaded.source)
-    sums, tokens = passes.over(module, tell)
+    found = passes.over(module, tell)
+    tokens = found.tokens
     baselines = [
-        passes.over(random_twin(module, options.seed + 1 + i), tell)[0] for i in range(options.random_init)
+        passes.over(random_twin(module, options.seed + 1 + i), tell).sums for i in range(options.random_init)
     ]
     blocks = [
         _block(network, own, [one[network] for one in baselines if network in one], tokens, options)
-        for network, own in sorted(sums.items(), key=lambda item: NETWORKS.index(item[0].name))
+        for network, own in sorted(found.sums.items(), key=lambda item: NETWORKS.index(item[0].name))
     ]
+    blocks.append(found.margin_block())
     blocks.append(
         Block.of_model([0], {"evaluation_tokens": tokens.sum(), "evaluation_sentences": len(tokens)})
     )
@@ -148,8 +177,8 @@ class _Passes:
         self.tasks, self.sentences, self.options = tasks, sentences, options
         self.legality, self.notes = legality, notes
 
-    def over(self, module: nn.Module, tell: Callable[[], None]) -> tuple[dict[Variant, Sums], Floats]:
-        """For each network the sums over the tokens of every sentence; and the number of tokens per sentence."""
+    def over(self, module: nn.Module, tell: Callable[[], None]) -> _Pass:
+        """The predictions of every compared network of a module."""
         whole, options = LogitsOf(module), self.options
         networks = ComparedNetworks(
             whole,
@@ -159,6 +188,7 @@ class _Passes:
             hard_attention=options.hard_attention,
         )
         tokens, sums, tied = np.zeros(self.sentences), dict[Variant, Sums](), 0
+        margins: list[Tensor] = []
         with evaluating(whole):
             for task in self.tasks:
                 size = task.places.numel()
@@ -166,6 +196,7 @@ class _Passes:
                 with out_of_memory_hint(whole, size):
                     with running(whole, size):
                         logits = whole(task.inputs)
+                    margins.append(token_margins(logits[task.places].double(), task.targets[task.places]))
                     self._add(sums, Variant("soft"), task, logits, first := logits.argmax(-1))
                     for variant, logits in networks.outputs(task.inputs):
                         self._add(sums, variant, task, logits, first)
@@ -175,7 +206,14 @@ class _Passes:
                 tell()
         self.notes += networks.notes
         self._say(tied, sums)
-        return sums, tokens
+        degree = networks.limit.degrees.get("") if networks.limit else None
+        return _Pass(
+            sums,
+            tokens,
+            torch.cat(margins).cpu().numpy(),
+            weight_norm(whole, networks.fixed),
+            None if degree is None else float(degree),
+        )
 
     def _add(
         self, sums: dict[Variant, Sums], network: Variant, task: _Task, logits: Tensor, soft: Tensor

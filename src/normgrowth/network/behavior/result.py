@@ -14,9 +14,17 @@ Quantities of each network, over all tokens to predict:
     loss             mean of −log p(token) in nats; left out in the limit, where it is infinite
     legal_share      share of tokens where the top prediction is legal in the formal language
 
-Each comes with the bounds of a bootstrap interval over sentences (`…_low`, `…_high`; tokens of one sentence are not
-independent) and with the mean over networks of the same architecture with random weights (`…_random`). A causal model
-predicts each token from the tokens before it. A masked model predicts tokens that were masked.
+The soft network also has the margins of its tokens (section 2.1): the logit of the right token minus the largest other
+logit.
+
+    margin, margin_least                           median and least over the tokens to predict
+    normalized_margin, normalized_margin_least     both divided by ‖θ‖ᵏ, θ all growing parameters
+    logit_degree                                   k, the degree of the logits
+
+Each share and loss comes with the bounds of a bootstrap interval over sentences (`…_low`, `…_high`; tokens of one
+sentence are not independent) and with the mean over networks of the same architecture with random weights
+(`…_random`). A causal model predicts each token from the tokens before it. A masked model predicts tokens that were
+masked.
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +36,7 @@ from normgrowth.results import Result
 
 Objective = Literal["causal", "masked"]
 NETWORKS = ("soft", "hard_attention", "scaled", "saturated")
+MARGINS = ("margin", "margin_least", "normalized_margin", "normalized_margin_least", "logit_degree")
 QUANTITIES = ("accuracy", "agreement", "loss", "legal_share")
 
 
@@ -39,6 +48,20 @@ class Estimate:
     low: float
     high: float
     random: float = nan
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Margins of the soft network over all tokens to predict. Normalized: divided by ‖θ‖ᵏ, where k is the degree of the
+    logits; NaN if there is no degree.
+    """
+
+    run: str
+    median: float
+    least: float
+    normalized_median: float = nan
+    normalized_least: float = nan
+    degree: float = nan
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,24 @@ class Behavior(Result):
     seed: int = 0
     confidence: float = 0.95
     bootstrap: int = 1000
+
+    @property
+    def margins(self) -> list[Margins]:
+        """The margins of each run; empty in results of earlier versions."""
+        soft = self.records.where(level="model", name="soft")
+        values = {
+            run: {
+                name: float(rows.series(name)[1][-1])
+                for name in MARGINS
+                if len((rows := soft.where(run=run)).where(quantity=name))
+            }
+            for run in soft.distinct("run")
+        }
+        return [
+            Margins(run, *(own.get(name, nan) for name in MARGINS))
+            for run, own in values.items()
+            if MARGINS[0] in own
+        ]
 
     @property
     def networks(self) -> list[NetworkBehavior]:

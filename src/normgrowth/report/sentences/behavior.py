@@ -3,7 +3,7 @@
 from math import isfinite
 
 from normgrowth.network.behavior.result import Behavior, Estimate, NetworkBehavior
-from normgrowth.report.numbers import percent
+from normgrowth.report.numbers import number, percent
 
 TITLES = {"soft": "soft", "hard_attention": "hard attention", "saturated": "saturated"}
 
@@ -52,5 +52,12 @@ def sentences(result: Behavior) -> list[str]:
             said.append(
                 f"{run}: the top token is legal at {with_interval(soft.legal_share)} of the positions in the soft "
                 f"network, and at {with_interval(saturated.legal_share)} in the saturated network."
+            )
+    for one in result.margins:
+        if isfinite(one.normalized_median):
+            said.append(
+                f"{one.run}: the normalized margin, the right token's lead over the other logits divided by "
+                f"‖θ‖^{one.degree:g}, has a median of {number(one.normalized_median, 3)} and is at least "
+                f"{number(one.normalized_least, 3)}."
             )
     return said
