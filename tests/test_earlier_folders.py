@@ -32,6 +32,11 @@ TYPES = {
     **{f"lab/{name}": normgrowth.Run for name in LAB},
     **{f"lab/{name}/trace": normgrowth.Trace for name in LAB},
     **{f"lab/{name}/heads": normgrowth.Heads for name in LAB},
+    **{
+        f"lab/{name}/behavior": normgrowth.Behavior
+        for name in LAB
+        if (KEPT / "lab" / name / "behavior").is_dir()
+    },
     **{f"demo/models/{name}": normgrowth.Run for name in DEMO},
     **{f"demo/models/{name}/trace": normgrowth.Trace for name in DEMO},
     **{f"demo/models/{name}/heads": normgrowth.Heads for name in DEMO},
@@ -46,7 +51,7 @@ def contents(folder):
 def test_every_folder_is_here():
     found = {path.parent.relative_to(KEPT).as_posix() for path in KEPT.rglob("records.parquet")}
     assert found == set(TYPES)
-    assert len(LAB) == 12
+    assert len(LAB) == 13
     assert {path.relative_to(KEPT).as_posix() for path, _ in load_all(KEPT / "lab")} == {
         f"lab/{name}" for name in LAB
     }

@@ -8,12 +8,14 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from normgrowth.behavior import behavior
 from normgrowth.engine import Threads
 from normgrowth.lab.build import corpus_of, new_model
 from normgrowth.lab.settings import preset
 from normgrowth.network.models.encoder_folder import load_weights
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS, saturated_models
+from normgrowth.paper.discrepancies.caveats import CAVEATS
 from normgrowth.paper.discrepancies.departures import DEPARTURES
 from normgrowth.paper.evidence import Evidence, TrainedModels
 from normgrowth.paper.paper_figures import figures
@@ -139,19 +141,29 @@ def test_normalized_margins_are_those_of_the_logits(evidence, folder):
     weights = max((folder / "post" / "checkpoints").iterdir())
     network = new_model(MODELS["post"], corpus)
     load_weights(weights, network)
-    found = []
+    found, whole, text = [], [], []
     for row in corpus.train[:200]:
         ids = torch.from_numpy(np.array([row]))
         with torch.no_grad():
             logits = network.eval()(ids[:, :-1])[0].double().numpy()
-        for place, token in zip(logits, row[1:], strict=True):
-            found.append(place[token] - np.sort(np.delete(place, token))[-1])
+        own = [
+            place[token] - np.sort(np.delete(place, token))[-1]
+            for place, token in zip(logits, row[1:], strict=True)
+        ]
+        found += own
+        if row[0] == row[-1]:  # not a part of a long sentence
+            whole += own
+            text.append(" ".join(corpus.vocabulary.words[token] for token in row[1:-1]))
     arrays = load_file(weights / "model.safetensors").values()
     square = sum((array.astype(np.float64) ** 2).sum() for array in arrays)
     assert model.last("logit_degree") == 2
     assert model.last("normalized_margin") == pytest.approx(np.median(found) / square, rel=1e-4)
     assert model.last("normalized_margin_least") == pytest.approx(min(found) / square, rel=1e-4)
     assert model.last("share_separated") == pytest.approx((np.array(found) > 0).mean(), abs=1e-3)
+    options = {"sentences": 200, "c": (), "hard_attention": False, "random_init": 0, "bootstrap": 0}
+    (margins,) = behavior(weights, text, **options).margins  # whole sentences by the public function
+    assert margins.normalized_median == pytest.approx(np.median(whole) / square, rel=1e-4)
+    assert margins.normalized_least == pytest.approx(min(whole) / square, rel=1e-4)
 
 
 def test_no_maximal_margin_without_a_model_that_fits_its_tokens(evidence):
@@ -223,7 +235,7 @@ def test_growth_is_what_the_records_say(evidence):
 
 @pytest.mark.parametrize("name", ["mask", "padding", "perplexity", "post-norm", "sgd"])
 def test_departures_are_measured(evidence, name):
-    found = check(DEPARTURES[name], evidence)
+    found = check({**DEPARTURES, **CAVEATS}[name], evidence)
     assert found.differs is not None, found.reason
 
 
@@ -246,7 +258,7 @@ def test_post_norm_is_measured_against_word_frequencies(evidence):
     corpus = corpus_of(TINY, None)
     frequencies = corpus.frequency_loss("valid", TINY.dev_sentences)
     last = model_of(evidence, "post").measured.series("dev_loss")[1][-1]
-    found = check(DEPARTURES["post-norm"], evidence).measured
+    found = check(CAVEATS["post-norm"], evidence).measured
     assert found["post-norm here: below word frequencies by"] == pytest.approx(frequencies - last)
 
 
@@ -261,7 +273,8 @@ def test_figures_are_drawn(evidence):
         ([0, 1, 2, 4, 8, 16, 24], [0, 8, 16, 24]),
         ([0, 1, 2, 4, 8, 10, 16, 20, 30], [0, 10, 20, 30]),
         ([0, 1, 2, 3], [0, 1, 2, 3]),
-        ([0, 5, 7], [0, 7]),
+        ([0, 5, 7], [0, 5, 7]),
+        ([0, 1, 2, 4, 8, 16, 21], [0, 1, 2, 4, 8, 16, 21]),
     ],
 )
 def test_equally_spaced_checkpoints(steps, kept):

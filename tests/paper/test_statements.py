@@ -1,5 +1,6 @@
 """The list of statements: every line is covered by something that exists, or says why not."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import get_args
@@ -39,6 +40,7 @@ def test_a_statement_is_covered_by_what_exists(one):
     decided = one.claims or any(one.ids(kind) for kind in DISCREPANCIES)
     if not decided:
         assert one.verdict  # nothing else gives it one
+    assert all((ROOT / page).is_file() for page in re.findall(r"docs/[\w/]+\.md", one.reason))
     if not one.by:
         assert one.verdict in ("not measured here", "not shown")
         assert one.reason

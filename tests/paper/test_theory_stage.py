@@ -5,15 +5,18 @@ from dataclasses import asdict
 from math import isfinite, nan
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from normgrowth.paper.claim import check, judge
 from normgrowth.paper.claims import CLAIMS
 from normgrowth.paper.discrepancies.caveats import CAVEATS
 from normgrowth.paper.discrepancies.errata import ERRATA
-from normgrowth.paper.evidence import Evidence, Theory
+from normgrowth.paper.evidence import Evidence, MissingEvidence, Theory
 from normgrowth.paper.stages.known_networks import theory
 from normgrowth.paper.stages.theory import THEORY
+from normgrowth.records import Records
+from normgrowth.stored_result import StoredResult
 
 GOLDEN = Path(__file__).parent / "theory.json"
 
@@ -83,6 +86,13 @@ def test_it_is_stored_with_its_numbers(theory_stage, tmp_path):
     theory_stage.write(tmp_path / "theory")
     again = all_numbers(Theory.read(tmp_path / "theory"))
     assert str(again) == str(all_numbers(theory_stage))  # NaN is NaN
+    stored = StoredResult.read(tmp_path / "theory")
+    records = stored.records.table
+    StoredResult(Records(records.filter(pc.not_equal(records["level"], "tie"))), stored.fields).write(
+        tmp_path / "less"
+    )
+    with pytest.raises(MissingEvidence, match="its records lack 'tie'"):
+        Theory.read(tmp_path / "less")
 
 
 if __name__ == "__main__":

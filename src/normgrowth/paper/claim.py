@@ -1,9 +1,9 @@
 """What a claim is, and how it is judged.
 
-A claim is a class, and an instance is a measurement: its fields are the numbers. `measure` reads the numbers from the
-evidence and knows no verdict; `judge` knows only the numbers. The docstring is the rule that readers see.
+A claim is a class, and an instance is a measurement: its fields are the numbers (each subclass is a frozen dataclass).
+`measure` reads the numbers from the evidence and knows no verdict; `judge` knows only the numbers. The docstring is the
+rule that readers see.
 
-    @dataclass(frozen=True)
     class NormSqrt(Claim):
         \"\"\"Holds if r² of a√t + b is at least 0.995.\"\"\"
 
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from inspect import cleandoc
 from math import isfinite
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from normgrowth.errors import InputError
 from normgrowth.paper.evidence import Evidence
@@ -65,6 +65,7 @@ def not_measured(reason: str) -> Ruling:
     return Ruling("not measured here", reason)
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(number,))
 @dataclass(frozen=True)
 class Measured(ABC):
     """The common base of claims and discrepancies. needs: the stages whose results `measure` reads."""
@@ -72,6 +73,9 @@ class Measured(ABC):
     id: ClassVar[str]
     where: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     @classmethod
     @abstractmethod
@@ -90,7 +94,6 @@ class Measured(ABC):
         return found
 
 
-@dataclass(frozen=True)
 class Claim(Measured):
     """A claim of the paper. where: section and figure. published: what the paper prints. source: of these numbers.
 
@@ -109,7 +112,6 @@ class Claim(Measured):
         """The verdict of the rule, with its reason."""
 
 
-@dataclass(frozen=True)
 class Discrepancy(Measured):
     """An erratum, a departure or a caveat.
 

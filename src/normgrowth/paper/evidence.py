@@ -23,10 +23,11 @@ from normgrowth.network.behavior.result import Behavior, NetworkBehavior
 from normgrowth.network.heads.result import Heads
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.paper.t5_series import PublishedT5, T5Series
-from normgrowth.records import Records
+from normgrowth.records import Block, Records
 from normgrowth.results import Result, load
 from normgrowth.schedules import Schedule
 from normgrowth.serialization.json_types import read_json
+from normgrowth.serialization.record_schema import SCHEMA
 from normgrowth.stored_result import StoredResult, has_records
 from normgrowth.trace.result import Trace
 from normgrowth.workspace import write_json
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 R = TypeVar("R")
-TABLE = "theory.json"  # the numbers of the stage `theory`
+THEORY = "theory"
 TRAINED = "models.json"  # the names of the trained models, in their order
 MODELS = "models"  # folder of the trained models, each in a folder of its name
 PARTS = ("trace", "heads", "behavior")  # subfolders of a model, which has its run
@@ -68,7 +69,7 @@ class Evidence:
         """A short description of what a stage measured: the data of a verdict."""
         if stage not in self.results:
             return f"{stage}: {self.failed.get(stage, 'not run')}"
-        if stage == "theory":
+        if stage == THEORY:
             return "small networks with known answers, run here in float64"
         if stage == "scaling":
             return f"{len(self.scaling.networks)} random networks, scaled here"
@@ -91,7 +92,7 @@ class Evidence:
 
     @cached_property
     def theory(self) -> "Theory":
-        return self.of_stage("theory", Theory)
+        return self.of_stage(THEORY, Theory)
 
     @cached_property
     def scaling(self) -> "Scaling":
@@ -188,16 +189,24 @@ class ConstructionErrors:
     scale: float
 
 
+# Fields of Theory with a value per name, and those with one value.
+GROUPS = {"components": ComponentDegree, "limits": DistanceFromLimit, "constructions": ConstructionErrors}
+SINGLE = {"tie": TieWeights, "vanishing": Vanishing}
+
+
 class Table1(dict[str, ComponentDegree]):
     """By component."""
 
     def __missing__(self, component: str) -> ComponentDegree:
-        raise MissingEvidence("theory", f"its records lack {component!r}")
+        raise MissingEvidence(THEORY, f"its records lack {component!r}")
 
 
 @dataclass(frozen=True)
 class Theory:
-    """The numbers of the stage `theory`: components of Table 1, networks and languages by name."""
+    """The numbers of the stage `theory`: components of Table 1, networks and languages by name.
+
+    They are stored as the records of a part of a reproduction: a row per number, with the group as its level.
+    """
 
     components: dict[str, ComponentDegree]
     limits: dict[str, DistanceFromLimit]
@@ -209,13 +218,43 @@ class Theory:
     def table1(self) -> Table1:
         return Table1(self.components)
 
+    @property
+    def records(self) -> Records:
+        groups = {name: getattr(self, name) for name in GROUPS}
+        groups |= {name: {name: getattr(self, name)} for name in SINGLE}
+        return Records.from_blocks(
+            THEORY,
+            [
+                Block(
+                    level,
+                    [name],
+                    [None],
+                    [None],
+                    [0],
+                    {quantity: np.array([[value]]) for quantity, value in asdict(one).items()},
+                )
+                for level, known in groups.items()
+                for name, one in known.items()
+            ],
+        )
+
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / TABLE, asdict(self))
+        fields = {"kind": "reproduction", "schema": SCHEMA, "stage": THEORY}
+        StoredResult(self.records, fields).write(folder)
 
     @staticmethod
     def read(folder: Path) -> "Theory":
-        return read_json(folder / TABLE, Theory)
+        values: dict[str, dict[str, dict[str, float]]] = {}
+        for row in StoredResult.read(folder).records.table.to_pylist():
+            values.setdefault(row["level"], {}).setdefault(row["name"], {})[row["quantity"]] = row["value"]
+        try:
+            found: dict[str, Any] = {
+                level: {name: kind(**own) for name, own in values[level].items()}
+                for level, kind in {**GROUPS, **SINGLE}.items()
+            }
+        except (KeyError, TypeError) as error:
+            raise MissingEvidence(THEORY, f"its records lack {error}") from error
+        return Theory(**found | {level: found[level][level] for level in SINGLE})
 
 
 # scaling -----------------------------------------------------------------------------------------------
@@ -420,7 +459,7 @@ class TrainedModels:
 
     def described(self) -> str:
         """The number of models, their sizes and their training, in words."""
-        corpora = " and ".join(dict.fromkeys(one.corpus for one in self.models))
+        corpora = ", ".join(dict.fromkeys(one.corpus for one in self.models))
         sizes = dict.fromkeys((one.layers, one.run.settings.width) for one in self.models)
         shapes = " or ".join(f"{layers} layers of {width}" for layers, width in sizes)
         epochs = sorted(one.epochs for one in self.models)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from normgrowth.paper.evidence import TABLE, TRAINED, TrainedModels
+from normgrowth.paper.evidence import THEORY, TRAINED, TrainedModels
 from normgrowth.records import Records
 from normgrowth.results import Result, load
 from normgrowth.stored_result import has_records
 
-TABLES = ("figure2_forms",)  # stages whose levels are in the tables of departures and caveats
+TABLES = (THEORY, "figure2_forms")  # stages whose numbers are in Table 1, claims and caveats
 
 
 def stage_results(folder: Path) -> list[tuple[str, Result]]:
@@ -19,8 +19,8 @@ def stage_results(folder: Path) -> list[tuple[str, Result]]:
 
 def _results(folder: Path) -> Iterator[tuple[str, Result]]:
     name = folder.name
-    if (folder / TABLE).is_file() or name in TABLES:
-        return  # numbers of tables
+    if name in TABLES:
+        return
     if not (folder / TRAINED).is_file():
         if has_records(folder):
             yield name, load(folder)

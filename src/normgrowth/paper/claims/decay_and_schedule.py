@@ -1,7 +1,6 @@
 """Claims of sections 5.3, 5.4, 5.6, E and F: growth predicted from a schedule, and weight decay."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Self
 
@@ -21,7 +20,6 @@ SEVERAL = 3  # least number of pairs of schedules that decide
 DEFAULT_RATE, DEFAULT_DECAY = 1e-3, 1e-2  # PyTorch's AdamW
 
 
-@dataclass(frozen=True)
 class MisalignedDynamics(Claim):
     """Holds if misaligned dynamics give √t for any constant κ in ‖δ‖ = κη‖θ‖, and end within a fifth of T5's norm; in
     part if they give √t for κ = 1.
@@ -65,7 +63,6 @@ class MisalignedDynamics(Claim):
         return in_part(f"{told}, and aligned dynamics at 10^{self.t5_aligned:.1f}.")
 
 
-@dataclass(frozen=True)
 class ScheduleDecides(Claim):
     """The exponent of growth is the slope of log‖θ‖ against log t over the later half of training, compared in pairs of
     runs of the same network with two schedules. With at least 3 pairs: holds if the exponents differ by at least 0.1 in
@@ -144,7 +141,6 @@ def growth_power(kappa: float) -> float:
     return float(np.log(norms[1] / norms[0]) / np.log(steps[1] / steps[0]))
 
 
-@dataclass(frozen=True)
 class WeightDecay(Claim):
     """Holds if growth ends above λ = 0.01 at PyTorch's η, and the threshold is between 0.001 and 0.01 and nearly
     constant over η; in part if only the first is true.

@@ -1,6 +1,5 @@
 """Claims of sections 4.2, 5.2, C and D, judged by the stage `theory`: limits, degrees, gradients, constructions."""
 
-from dataclasses import dataclass
 from math import isfinite
 from typing import Self
 
@@ -12,7 +11,6 @@ from normgrowth.paper.evidence import Evidence, TrainedModel
 SAME_DEGREE = 1e-3  # tolerance between a measured and a computed degree
 
 
-@dataclass(frozen=True)
 class SaturationLimit(Claim):
     """Holds if networks at c = 10⁴ are within 10⁻³ of their exact limits; in part if growth that is uniform up to o(t)
     has another limit at a tie.
@@ -45,7 +43,6 @@ class SaturationLimit(Claim):
         return holds(f"{told}, also at a tie.")
 
 
-@dataclass(frozen=True)
 class AttentionPower(Claim):
     """Holds if networks built by hand misjudge no string up to a given length."""
 
@@ -80,7 +77,6 @@ class AttentionPower(Claim):
         return fails(told) if wrong else holds(told)
 
 
-@dataclass(frozen=True)
 class HomogeneityTable(Claim):
     """Holds if every printed degree equals the computed and (to 10⁻³) the measured degree; in part if at least half
     do.
@@ -115,7 +111,6 @@ class HomogeneityTable(Claim):
         return in_part(f"{told}. A head has degree 2, not 1 (Prop. 4), which the next norm resets.")
 
 
-@dataclass(frozen=True)
 class EncoderDegree(Claim):
     """Holds if the measured degrees are 1 and 2 (to 10⁻³)."""
 
@@ -152,7 +147,6 @@ class EncoderDegree(Claim):
         )
 
 
-@dataclass(frozen=True)
 class HomogeneousGradient(Claim):
     """Holds if gradients have degree k − 1 (to 2·10⁻³), and in training κ = ‖δ‖/(η‖θ‖) changes by a factor between 0.8
     and 1.25 while a norm doubles; in part if only the first is true.

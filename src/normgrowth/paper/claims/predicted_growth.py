@@ -36,7 +36,6 @@ class Predicted:
         return self.errors["misaligned"] <= min(CLOSE, self.errors["power law"], self.errors["constant"])
 
 
-@dataclass(frozen=True)
 class Prediction(Claim):
     """From the first third of a run, κ in ‖δ‖ = κη‖θ‖ and a power law a·t^p + b are fitted; both predict the norm of
     the rest. A run is explained if misaligned dynamics miss by at most 10%, and by no more than the power law and a

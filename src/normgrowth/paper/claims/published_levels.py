@@ -1,7 +1,6 @@
 """Claims of section 4.1 on the layers of Figure 2, judged on the published levels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -37,7 +36,6 @@ def rank_correlation(x: NDArray[Any], y: Floats) -> tuple[float, float]:
     return rank, p_value
 
 
-@dataclass(frozen=True)
 class FinalLayers(Claim):
     """Holds if in Figure 2 T5 and XLNet end at 0.9 or more, RoBERTa falls from 0.94 to 0.65, BERT is lowest
     in its last layer and in its mean over layers, and every line has as many layers as that of random weights; in part
@@ -83,7 +81,6 @@ class FinalLayers(Claim):
         return holds(f"{told}.")
 
 
-@dataclass(frozen=True)
 class RisesWithDepth(Claim):
     """Holds if the published levels of T5 and of XLNet rise with depth (a positive rank correlation with p < 0.05); in
     part if those of one do.
@@ -122,7 +119,6 @@ class RisesWithDepth(Claim):
         return holds(told) if all(rise) else in_part(told) if any(rise) else fails(told)
 
 
-@dataclass(frozen=True)
 class LinkToGrowth(Claim):
     """Holds if layers that grow more are more saturated in T5 (rank correlation of published slope and level, p < 0.05)
     and in significantly more than half of the models trained here (sign test, p < 0.05); in part if one of the two is

@@ -1,6 +1,5 @@
 """Claims on saturated language models trained here: what they predict, and how far their heads look."""
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -13,7 +12,6 @@ UNCHANGED = 0.9  # least share of equal top predictions of a converted model; no
 NEAR = 0.5  # largest ratio of attended to visible distance of a head that focuses locally
 
 
-@dataclass(frozen=True)
 class Conversion(Claim):
     """Only models that learned more than word frequencies and have a saturation of 0.98 or more are judged, since those
     of the paper have 1.00. A model is converted if its saturated network is not significantly less accurate (the
@@ -76,7 +74,7 @@ class Conversion(Claim):
         told = (
             f"In {self.models:.0f} models that learned, with levels up to {self.level:.2f}, the saturated network "
             f"keeps {self.least:.0%} to {self.largest:.0%} of the top predictions (in random networks at most "
-            f"{self.random:.0%}), and its accuracy is lower by {self.kept:.1%} to {self.lost:.1%} of all tokens"
+            f"{self.random:.0%}), and its accuracy changes by {-self.lost:+.1%} to {-self.kept:+.1%} of all tokens"
         )
         if not self.saturated:
             return not_shown(f"{told}. No level is 0.98 or more.")
@@ -93,7 +91,6 @@ class Conversion(Claim):
         return not_shown(f"{told} {small}") if small else fails(told)
 
 
-@dataclass(frozen=True)
 class LocalHeads(Claim):
     """A head that attends to one position focuses locally if the mean distance of that position is at most half of the
     mean distance of the visible positions. Holds if at least a tenth of these heads do ("some"); in part if any does.

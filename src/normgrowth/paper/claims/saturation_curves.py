@@ -1,7 +1,7 @@
 """Claims of Figures 2 and 4, judged by the stages `pretrained` and `scaling`: saturation, and its curve against c."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +22,6 @@ PAIRS = [  # components with biases, and the same without
 ]
 
 
-@dataclass(frozen=True)
 class RisesWithScale(Claim):
     """Holds if the cosine rises to at least 0.95 at c = 10 in both kinds of network of the figure, with and without
     biases; in part if to at least 0.9. The distance from the published curves is shown but not judged: the inputs of
@@ -66,7 +65,6 @@ def bias_effect(evidence: Evidence) -> float:
     return max(abs(biased.at(c) - bare.at(c)) for biased, bare in pairs for c in biased.scales)
 
 
-@dataclass(frozen=True)
 class Biases(Claim):
     """Holds if biases change the degree of no network, and curves with and without biases differ by at most 0.05; in
     part if only the first is true.
@@ -100,7 +98,6 @@ class Biases(Claim):
         return in_part(f"{told}; {why}.") if self.difference > 0.05 else holds(f"{told}; {why}.")
 
 
-@dataclass(frozen=True)
 class PretrainedSaturation(Claim):
     """Holds if the mean saturation over layers of every model is larger than with random weights; in part if that is
     true for some models. Where none of the four models was measured, the published means decide. The reason lists
@@ -188,7 +185,6 @@ class PretrainedSaturation(Claim):
         return in_part(reason) if closer else fails(reason)
 
 
-@dataclass(frozen=True)
 class SmallVariants(Claim):
     """Holds if, in every pair of a small and a base variant that was measured, the small one has the larger mean
     saturation over layers, each measured in the same form; in part if in some pairs.

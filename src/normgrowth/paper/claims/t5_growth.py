@@ -5,7 +5,6 @@ size are judged on the total and on the encoder; the numbers of the decoder are 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -36,7 +35,6 @@ def listed(values: Mapping[str, float], form: str) -> str:
     return ", ".join(f"{value:{form}} {name}" for name, value in values.items())
 
 
-@dataclass(frozen=True)
 class NormSqrt(Claim):
     """Holds if a√t + b or √(b² + a²t) has r² of at least 0.995 on the total and on the encoder: both laws grow as √t,
     and the second is eq. (2) with constant steps. In part if that is true for one of the two.
@@ -69,7 +67,6 @@ class NormSqrt(Claim):
         return in_part(f"{told}: not 1.00 for both.") if good else fails(f"{told}: not 1.00.")
 
 
-@dataclass(frozen=True)
 class NormIntercept(Claim):
     """Holds if, on the total and on the encoder, r² of a√t + b is at least 0.995 and √(b² + a²t) is not preferred by
     ΔAICc > 2; in part if only the first is true.
@@ -111,7 +108,6 @@ def _fits(evidence: Evidence) -> dict[str, Fits]:
     return {name: fit(own["step"], own["norm"], laws=laws, bootstrap=0) for name, own in norms.items()}
 
 
-@dataclass(frozen=True)
 class NormLayers(Claim):
     """Holds if every layer grows with r² of at least 0.99 and slopes rise with depth (a positive rank correlation with
     p < 0.05); in part if every layer grows with r² of at least 0.9.
@@ -158,7 +154,6 @@ def layer_slopes(series: T5Series) -> dict[int, tuple[float, float]]:
     return found
 
 
-@dataclass(frozen=True)
 class DirectionConsecutive(Claim):
     """Holds if the cosine rises to at least 0.99, in every layer, and layers end within 0.01 of each other; in part if
     only the total rises to 0.99.
@@ -191,7 +186,6 @@ class DirectionConsecutive(Claim):
         return holds(f"{told} and differ by at most {self.layer_spread:.3f}.")
 
 
-@dataclass(frozen=True)
 class DirectionConverges(Claim):
     """If a traced series has cosines between θ_t and θ_t/2 for at least 3 steps t: holds if they end at 0.99 or more;
     does not hold if they do not rise by more than 0.01 from their smallest value; else not shown. Other series have
@@ -253,7 +247,6 @@ class DirectionConverges(Claim):
         return not_shown(f"{told}: it rises, but is not near 1.")
 
 
-@dataclass(frozen=True)
 class FallingAlignment(Claim):
     """Holds if, on the total and on the encoder, the alignment is never above 0.2 ("never high") and falls to 0.1 or
     less; in part if only the second is true. The claim `misaligned` judges the share of alignment in the growth.
@@ -286,7 +279,6 @@ class FallingAlignment(Claim):
         return holds(f"{told}.")
 
 
-@dataclass(frozen=True)
 class MisalignedGrowth(Claim):
     """Under misalignment ‖θ‖² grows by the squared steps alone (eq. 2). Holds if ‖δ‖² contributes at least 90% of the
     growth of ‖θ‖² on the total and on the encoder; in part if it contributes at least half; else does not hold.
@@ -313,7 +305,6 @@ class MisalignedGrowth(Claim):
         return holds(told) if least >= 0.9 else in_part(told) if least >= 0.5 else fails(told)
 
 
-@dataclass(frozen=True)
 class StepSize(Claim):
     """Holds if, on the total and on the encoder and for large t from 30, 50 and 60% of training, ‖δ‖ changes by less
     than 20, and the last ‖δ‖ is within 5% of the value that its number of steps implies. Does not hold if every change
@@ -369,7 +360,6 @@ class StepSize(Claim):
         return in_part(f"{told}; the paper says less than 20; {drop}.")
 
 
-@dataclass(frozen=True)
 class EncoderStepSize(StepSize):
     """The rule of step-size on the encoder alone: holds if ‖δ‖ changes by less than 20 from 30, 50 and 60% of training,
     and the last ‖δ‖ is within 5% of the value that its number of steps implies. Does not hold if every change is more
@@ -383,7 +373,6 @@ class EncoderStepSize(StepSize):
     measured = judged = ("encoder",)
 
 
-@dataclass(frozen=True)
 class DecoderStepSize(StepSize):
     """The rule of step-size on the decoder alone: holds if ‖δ‖ changes by less than 20 from 30, 50 and 60% of training,
     and the last ‖δ‖ is within 5% of the value that its number of steps implies. Does not hold if every change is more

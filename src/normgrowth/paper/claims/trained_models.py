@@ -1,7 +1,6 @@
 """Claims of sections 3 and 4, judged by language models trained here: growth, uniformity, saturation, heads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Self
 
@@ -23,7 +22,6 @@ GROWN = 5.9  # factor by which the norm of every encoder layer of T5 grew
 DOUBLED = 2  # least growth of a model's matrices for its layers to be able to differ
 
 
-@dataclass(frozen=True)
 class UniformGrowth(Claim):
     """Holds if, in T5 and in every model trained here whose matrices at least doubled their norm, the ratio of each
     layer's norm to that of all layers changes by at most 10% over the later half of training; in part if that is true
@@ -83,7 +81,8 @@ class UniformGrowth(Claim):
                 f"In {self.steady:.0f} of {self.models:.0f} models trained here whose matrices at least doubled their "
                 f"norm they change by at most 10% (largest change {self.largest_move:.1%})"
             )
-        told += f"; {self.left_out:.0f} models that grew less are left out (largest factor {self.largest_growth:.2f})."
+        left_out = f"{self.left_out:.0f} models that grew less are left out"
+        told += f"; {left_out}. The largest factor is {self.largest_growth:.2f}."
         uniform = self.t5_move <= STEADY
         if uniform and self.steady == self.models:
             return holds(told)
@@ -135,7 +134,6 @@ def local_exponents(norms: Matrix) -> Floats:
     return np.polyfit(np.log(steps), np.log(values), 1)[0]
 
 
-@dataclass(frozen=True)
 class ScalarGrowth(Claim):
     """Holds if in every model trained here at least 99% of the scalars grow in magnitude and at most 1% change sign;
     in part if at least 90% grow. Else it does not hold if the norm of a model grew by as much as every layer of T5
@@ -178,7 +176,6 @@ class ScalarGrowth(Claim):
         return fails(f"{told}.")
 
 
-@dataclass(frozen=True)
 class LanguageModelGrowth(Claim):
     """Holds if every model trained here ends with a larger norm than it began with, and no run whose norms the authors
     published falls below its first norm; in part if some models trained here grow.
@@ -220,7 +217,6 @@ class LanguageModelGrowth(Claim):
         return in_part(f"{told}.") if self.grew else fails(f"{told}.")
 
 
-@dataclass(frozen=True)
 class LanguageModelSaturation(Claim):
     """Models that did not learn more than word frequencies are left out. Holds if every other model trained with AdamW
     ends at 0.98 or more; in part if some do. If none does, it does not hold for models of the paper's size and training
@@ -277,7 +273,6 @@ class LanguageModelSaturation(Claim):
         return not_shown(f"{told}. {small}") if small else fails(f"{told}.")
 
 
-@dataclass(frozen=True)
 class BimodalHeads(Claim):
     """Holds if, with a true mask, at least a tenth of the heads attends to one position, a tenth to all positions, and
     four fifths to one or all; in part if at least a fiftieth attends to all. Else it does not hold if the published
@@ -349,7 +344,6 @@ class BimodalHeads(Claim):
         return fails(f"{told}: the second mode comes from attending to the future.")
 
 
-@dataclass(frozen=True)
 class MaximalMargin(Claim):
     """A normalized margin is the logit of the right token minus the largest other logit, divided by ‖θ‖ᵏ, k the degree
     of the logits. A maximal margin exists only where a model ranks all its training tokens first. Holds if the least

@@ -1,6 +1,5 @@
 """Statements that are true, or assumed, with a limit that readers should know. Each has the numbers that show it."""
 
-from dataclasses import dataclass
 from math import cos, exp, isfinite, log, pi, sin
 from typing import Self
 
@@ -14,7 +13,6 @@ FIGURE_2 = ("saturation_pretrained", "saturation_random_init")
 PTB_FREQUENCIES = 6.532  # loss of word frequencies on the development part, in nats per token
 
 
-@dataclass(frozen=True)
 class ApproximateEuler(Discrepancy):
     """f(θ) = θ + e^−θ·sin(e^2θ) where e^2θ = 2000π: |f(2θ)/2 − f(θ)|, and f′(θ), which degree 0 would keep near 1."""
 
@@ -41,7 +39,6 @@ class ApproximateEuler(Discrepancy):
         return self.error < 0.05 and abs(self.slope - 1) > 1
 
 
-@dataclass(frozen=True)
 class VanishingAttention(Discrepancy):
     id, where, needs = "vanishing", "§5.2, §D", ("theory",)
     stated = "Transformer encoders without biases, as the paper defines them, have degree 1."
@@ -61,7 +58,6 @@ class VanishingAttention(Discrepancy):
         return self.turned > 0.01 and self.turned_scaled < 1e-6
 
 
-@dataclass(frozen=True)
 class DropoutInRandomT5(Discrepancy):
     """Means over layers at c = 1000; the decoder reads its start token, as in the authors' script."""
 
@@ -86,7 +82,6 @@ class DropoutInRandomT5(Discrepancy):
         return self.trained > self.random and self.evaluation > self.trained - 0.05
 
 
-@dataclass(frozen=True)
 class PostNorm(Discrepancy):
     id, where, needs = "post-norm", "§3, §4.1, §4.3", ("language_models",)
     stated = "Post-norm language models grow, saturate, and perform less well than pre-norm ones."
@@ -110,7 +105,6 @@ class PostNorm(Discrepancy):
         return self.theirs > self.frequencies - 0.1 and self.gain > 0.1
 
 
-@dataclass(frozen=True)
 class PlainSGD(Discrepancy):
     id, where, needs = "sgd", "§4.1", ("language_models",)
     stated = "Small language models, which §A trains with AdamW, reach a saturation of 1.00."
@@ -143,7 +137,6 @@ class PlainSGD(Discrepancy):
         return self.after_20 < self.their_adamw - 0.02 and self.sgd < self.adamw - 0.02
 
 
-@dataclass(frozen=True)
 class DecoupledDecay(Discrepancy):
     """What one step of PyTorch's AdamW, with its defaults and a zero gradient, subtracts from a weight of 1."""
 

@@ -4,7 +4,6 @@ The numbers of the authors' side come from models trained here in the same way, 
 numbers, Figure 2, and the plots of their language models (`lm_runs`).
 """
 
-from dataclasses import dataclass
 from math import sqrt
 from typing import Self
 
@@ -23,7 +22,6 @@ T5_LAYER = 4 * 768 * 768 + 2 * 768 * 3072 + 2 * 768  # parameters of an encoder 
 SCRIPT_RATE = 1e-2  # default of --lr in the authors' finetune_trans.py since commit 3932cb5 (10 May 2021)
 
 
-@dataclass(frozen=True)
 class CausalMask(Discrepancy):
     id, where, needs = "mask", "code of the language models", ("language_models",)
     stated = "The causal mask multiplies scores by 0."
@@ -45,7 +43,6 @@ class CausalMask(Discrepancy):
         return self.their_mask < self.true_mask - 0.1
 
 
-@dataclass(frozen=True)
 class Padding(Discrepancy):
     id, where, needs = "padding", "code of Figure 3", ("language_models",)
     stated = "Attended positions are counted with padding, as query and as key."
@@ -62,7 +59,6 @@ class Padding(Discrepancy):
         return abs(self.counted / self.without - 1) > 0.1
 
 
-@dataclass(frozen=True)
 class Perplexity(Discrepancy):
     id, where, needs = "perplexity", "code of the language models", ("language_models",)
     stated = "Perplexity is the mean over sentences of 2 to the loss in nats. Footnote 6 withdraws what was printed."
@@ -89,7 +85,6 @@ def their_alignment(dot: Floats, before: Floats, after: Floats, numel: int) -> F
     return np.abs(dot) / (before * (sqrt(numel) * before - after))
 
 
-@dataclass(frozen=True)
 class LayerAlignment(Discrepancy):
     id, where = "layer-alignment", "code of T5's alignment by layer"
     stated = (
@@ -113,7 +108,6 @@ class LayerAlignment(Discrepancy):
         return self.theirs < 0.1 * self.largest
 
 
-@dataclass(frozen=True)
 class NormScope(Discrepancy):
     id, where = "norm-scope", "§A, Figure 1"
     stated = "The total of Figure 1 includes the decoder; its lines by layer are the encoder's."
@@ -147,7 +141,6 @@ def initial_norms(
     return sqrt(layers * block), sqrt(layers * block + rest)
 
 
-@dataclass(frozen=True)
 class LanguageModelNorm(Discrepancy):
     id, where = "lm-norm", "§A, code of the language models"
     stated = "Plots in the repository show the norm of all parameters, or the mean norm of the columns of linear maps."
@@ -166,7 +159,6 @@ class LanguageModelNorm(Discrepancy):
         return all(abs(start / self.blocks - 1) > 0.05 for start in (self.sgd, self.adamw))
 
 
-@dataclass(frozen=True)
 class LearningRate(Discrepancy):
     id, where = "learning-rate", "§A, script of the language models"
     stated = "The script's default learning rate is 0.01 since 10 May 2021; that of the published runs is not known."
@@ -185,7 +177,6 @@ class LearningRate(Discrepancy):
         return abs(self.script / self.default - 1) > 0.01
 
 
-@dataclass(frozen=True)
 class GridEncoder(Discrepancy):
     """How much the outputs of the first of 3 sentences of 5 tokens change, relative to their norm, if a word of it or
     another sentence changes; in PyTorch's encoder, built and called as in the script.
@@ -224,7 +215,6 @@ class GridEncoder(Discrepancy):
         return self.dropout > 0 and self.own == 0 and self.others > 0.01
 
 
-@dataclass(frozen=True)
 class BiasSwitch(Discrepancy):
     id, where, needs = "bias-switch", "code of Figure 4", ("scaling",)
     stated = "The switch affects only the classifier: the lines differ more by their random weights than by biases."
@@ -253,7 +243,6 @@ def distance(levels: Floats, line: Floats) -> float:
     return float(np.abs(levels - line).mean())
 
 
-@dataclass(frozen=True)
 class DecoderLine(Discrepancy):
     """Levels of a random T5. The first layer of the decoder is measured with the sentence as its input, as in training;
     its course over depth in the form that is nearest to the figure: the start token alone, with dropout.
@@ -285,7 +274,6 @@ class DecoderLine(Discrepancy):
         return decoder < encoder and self.published_rise < 0 < self.encoder_rise
 
 
-@dataclass(frozen=True)
 class MemoryLine(Discrepancy):
     id, where, needs = "xlnet-line", "code of Figure 2", ("figure2_forms",)
     stated = (
@@ -308,7 +296,6 @@ class MemoryLine(Discrepancy):
         return self.memory == self.published < self.states and self.difference < 1e-3
 
 
-@dataclass(frozen=True)
 class TrainingMode(Discrepancy):
     """Mean distance over layers from the published line of the random T5, whose decoder reads the start token."""
 

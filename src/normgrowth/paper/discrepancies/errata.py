@@ -4,7 +4,6 @@ Each erratum is computed: if the printed statement were right, `differs` would b
 authors' code, `caveats` the limits of true statements.
 """
 
-from dataclasses import dataclass
 from math import exp, sqrt
 from typing import Self
 
@@ -17,7 +16,6 @@ from normgrowth.paper.evidence import Evidence
 SMALL = 1e-3
 
 
-@dataclass(frozen=True)
 class HeadDegree(Discrepancy):
     id, where, needs = "prop-4", "Prop. 4", ("theory",)
     stated = "An attention head AV has degree 1."
@@ -34,7 +32,6 @@ class HeadDegree(Discrepancy):
         return abs(self.degree_printed - self.degree_measured) > SMALL
 
 
-@dataclass(frozen=True)
 class UniformGrowthWithTies(Discrepancy):
     id, where, needs = "prop-2", "Prop. 2", ("theory",)
     stated = "If θ_t → θ′·c(t), a network converges to its saturated network."
@@ -52,7 +49,6 @@ class UniformGrowthWithTies(Discrepancy):
         return abs(self.saturated - self.moved) > SMALL
 
 
-@dataclass(frozen=True)
 class SoftmaxError(Discrepancy):
     """The error of softmax at x = (M, M − gap), c = 100."""
 
@@ -77,7 +73,6 @@ class SoftmaxError(Discrepancy):
         return self.larger > 0.9 * self.large
 
 
-@dataclass(frozen=True)
 class ScalingError(Discrepancy):
     """f(θ) = θσ(θ), of degree 1, at θ = 20: |f(cθ) − c·f(θ)|, and the same divided by c; c = 10¹²."""
 
@@ -98,7 +93,6 @@ class ScalingError(Discrepancy):
         return self.error > 1 and self.divided < SMALL
 
 
-@dataclass(frozen=True)
 class NormBound(Discrepancy):
     """Layer norm of (1, 0, −1) + ε(1, −1, 0), ε = 10⁻⁸: the last bound of the proof, and the error itself."""
 
@@ -123,7 +117,6 @@ class NormBound(Discrepancy):
         return self.bound > 0.1 and self.error < SMALL
 
 
-@dataclass(frozen=True)
 class PreNorm(Discrepancy):
     id, where, needs = "pre-norm", "§3, §A, Definitions 5 and 6", ("theory",)
     stated = "The paper's pre-norm is the standard one (Xiong et al., 2020)."
@@ -140,7 +133,6 @@ class PreNorm(Discrepancy):
         return abs(self.paper - self.usual) > SMALL
 
 
-@dataclass(frozen=True)
 class LiteralLimit(Discrepancy):
     """The degree of the paper's encoder, and the distance of f(x; cθ)/cᵏ from its limit at c = 10⁴."""
 
@@ -162,7 +154,6 @@ class LiteralLimit(Discrepancy):
         return self.degree > SMALL and self.away < SMALL
 
 
-@dataclass(frozen=True)
 class ZeroFunction(Discrepancy):
     """f(θ) = ReLU(−θ²) at θ = 1, c = 100: |f(cθ) − cᵏf(θ)| for k = 1 and k = 2."""
 
@@ -184,7 +175,6 @@ class ZeroFunction(Discrepancy):
         return max(self.first, self.second) < SMALL
 
 
-@dataclass(frozen=True)
 class ScaleInvariance(Discrepancy):
     """σ(θ₁ + θ₂) at θ = (M, gap − M): |σ at cθ − σ at θ|, c = 100."""
 
@@ -207,7 +197,6 @@ class ScaleInvariance(Discrepancy):
         return self.larger > 0.9 * self.large
 
 
-@dataclass(frozen=True)
 class LossGradient(Discrepancy):
     """The gradient norm of the logistic loss of a logit θ₁θ₂ of degree 2, at c = 10 divided by that at c = 1."""
 
@@ -233,7 +222,6 @@ class LossGradient(Discrepancy):
         return self.right < 0.1 * self.assumed
 
 
-@dataclass(frozen=True)
 class MissingFactor(Discrepancy):
     """θ = (1, 0), δ = (1, 1)."""
 
@@ -254,7 +242,6 @@ class MissingFactor(Discrepancy):
         return abs(self.squared - self.printed) > SMALL and abs(self.squared - self.doubled) < SMALL
 
 
-@dataclass(frozen=True)
 class TwoThresholds(Discrepancy):
     id, where, needs = "thresholds", "§F", ("decay",)
     stated = "Growth ends at a threshold of λ between 0.001 and 0.01, and is probable at λ = 0.01."

@@ -25,6 +25,7 @@ from normgrowth.lab.run import Run
 from normgrowth.lab.settings import TrainSettings
 from normgrowth.lab.sweep_run import one_thread
 from normgrowth.limit.saturated import saturated
+from normgrowth.network.behavior.margins import normalized, weight_norm
 from normgrowth.network.heads.result import Heads
 from normgrowth.network.hidden_states import evaluating
 from normgrowth.network.models.encoder_folder import load_weights
@@ -67,6 +68,7 @@ TRACED = (
     *("share_grown", "share_sign_changed", "log_ratio_q05", "log_ratio_q50", "log_ratio_q95"),
 )
 HEADS_EVERY = 5  # of the equally spaced checkpoints, and the last one
+INTERVALS = 3  # least number of equal intervals between checkpoints
 SENTENCES = 200  # sentences of the development part, as in the paper's Figure 3
 
 
@@ -112,11 +114,12 @@ def measured(
 def equally_spaced(checkpoints: Sequence[Path]) -> list[Path]:
     """The checkpoints at the multiples of one interval, the smallest whose multiples up to the last step are all there.
 
-    Cosines and step sizes between checkpoints at unequal distances cannot be compared.
+    Cosines and step sizes between checkpoints at unequal distances cannot be compared. All checkpoints if fewer than 3
+    intervals are equal, as in one epoch that is evaluated at powers of two.
     """
     found = {_step(path): path for path in checkpoints}
     last = max(found)
-    for interval in sorted(found.keys() - {0}):
+    for interval in (step for step in sorted(found.keys() - {0}) if step * INTERVALS <= last):
         if last % interval == 0 and found.keys() >= (steps := set(range(0, last + 1, interval))):
             return [found[step] for step in sorted(steps)]
     return [*checkpoints]
@@ -164,20 +167,16 @@ def normalized_margins(
     limit = saturated(model)
     limit(torch.from_numpy(padded(rows[:1])[0][:, :-1]))
     degree = float(limit.degrees[""] or 0)
-    steps, norms = trace(checkpoints, include="all").records.where(level="model").series("norm")
     found = []
     for checkpoint in checkpoints:
         load_weights(checkpoint, model)
-        own = margins(NextToken(model), rows)
-        found.append((own.min(), np.median(own), (own > 0).mean()))
-    least, median, separated = np.array(found).T
-    columns = {
-        "normalized_margin_least": least / norms**degree,
-        "normalized_margin": median / norms**degree,
-        "share_separated": separated,
-        "logit_degree": np.full(len(steps), degree),
-    }
-    return Records.from_blocks(name, [Block.of_model(steps.tolist(), columns)])
+        own, norm = margins(NextToken(model), rows), weight_norm(model)
+        ends = (normalized(float(value), norm, degree) for value in (own.min(), np.median(own)))
+        found.append((*ends, (own > 0).mean(), degree))
+    names = ("normalized_margin_least", "normalized_margin", "share_separated", "logit_degree")
+    columns = dict(zip(names, np.array(found).T, strict=True))
+    steps = [_step(checkpoint) for checkpoint in checkpoints]
+    return Records.from_blocks(name, [Block.of_model(steps, columns)])
 
 
 def _authors_perplexity(name: str, checkpoint: Path, settings: TrainSettings, corpus: Corpus) -> Records:
