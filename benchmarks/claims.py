@@ -5,8 +5,8 @@ python benchmarks/claims.py --demo FOLDER   first keep the language models of `n
 
 The demo of `normgrowth reproduce` trains small models for minutes. This script uses the larger models of docs/records:
 those of the lab on Penn Treebank and WikiText-2, the paper's encoders at its size, the grids of Figure 6. Networks with
-known answers are computed again. Where records of the larger models lack a measurement, a claim is judged on the
-models of the demo, docs/records/demo.
+known answers are computed again. Claims on language models are judged on the larger ones and on those of the demo,
+docs/records/demo, whose weights grow more; where some records lack a measurement, on the models that have it.
 """
 
 import argparse
@@ -60,10 +60,11 @@ def evidence() -> Evidence:
     )
 
 
-def demo() -> Evidence:
-    """The language models of the demo, if they were kept."""
-    folder = KEPT / "demo"
-    return Evidence({"language_models": TrainedModels.read(folder)} if folder.is_dir() else {})
+def with_demo(larger: Evidence, *, complete: bool = False) -> Evidence:
+    """The larger language models and those of the demo, whose weights grow more. complete: with every measurement."""
+    models = [model for model in larger.language_models if not complete or model.behavior is not None]
+    together = TrainedModels((*models, *TrainedModels.read(KEPT / "demo").models))
+    return Evidence({**larger.results, "language_models": together})
 
 
 def keep_demo(folder: Path) -> None:
@@ -92,12 +93,12 @@ def _named(model: ModelInfo) -> ModelInfo:
 
 
 def judged(larger: Evidence) -> list[Judgment]:
-    """Each claim, judged on the larger models, or else on those of the demo."""
-    small, found = demo(), []
+    """Each claim, judged on all models, or else on those that have every measurement."""
+    models, complete, found = with_demo(larger), with_demo(larger, complete=True), []
     for claim in CLAIMS.values():
-        one = judge(claim, larger)
+        one = judge(claim, models)
         if one.verdict == NOT_MEASURED and set(claim.needs) == {"language_models"}:
-            one = judge(claim, small if small.results else larger)
+            one = judge(claim, complete)
         found.append(one)
     return found
 
@@ -128,9 +129,13 @@ def _command(one: Judgment, larger: Evidence) -> str:
     """Return the command that measures a claim, and the records that its numbers on the page are from."""
     command = f"`normgrowth reproduce --only {one.id}`"
     folders = [f"`docs/records/{RECORDS[stage][0]}`" for stage in one.needs if stage in RECORDS]
-    from_demo = judge(CLAIMS[one.id], larger).verdict == NOT_MEASURED
-    if from_demo or not folders:
+    if not folders or one.verdict == NOT_MEASURED:
         return command
+    if "language_models" in one.needs:
+        if judge(CLAIMS[one.id], with_demo(larger)).verdict == NOT_MEASURED:
+            measured = [model.name for model in larger.language_models if model.behavior is not None]
+            folders = [f"`docs/records/lab/{name}`" for name in measured]
+        folders.append("`docs/records/demo`")
     return (
         f"{command} measures it on the models of the demo. The numbers above are from {' and '.join(folders)}, see "
         "[Records and their commands](#records-and-their-commands)"
