@@ -13,8 +13,8 @@ NEAR = 0.5  # largest ratio of attended to visible distance of a head that focus
 
 
 class Conversion(Claim):
-    """Only models that learned more than word frequencies and have a saturation of 0.98 or more are judged, since those
-    of the paper have 1.00. A model is converted if its saturated network is not significantly less accurate (the
+    """Only models that learned more than word frequencies and have a saturation of 0.98 or more are judged, because
+    those of the paper have 1.00. A model is converted if its saturated network is not significantly less accurate (the
     intervals overlap) and keeps at least 90% of the top predictions; the paper states no share, the 90% are ours. Holds
     if each of these models is converted; in part if some are, or if some are not significantly less accurate. If none
     is, it does not hold for models of the paper's size and training (12 layers, 5 epochs), and is not shown by smaller
