@@ -19,7 +19,7 @@ def heads(
     *,
     inputs: "Any" = None,
     tokenizer: "Any" = None,
-    sentences: int = 200,
+    sentences: int = 100,
     exact: bool = True,
     c: "Sequence[float]" = (),
     window: int | None = None,

@@ -9,7 +9,13 @@ from torch import nn
 
 from normgrowth.errors import InputError
 from normgrowth.network.inputs.default_inputs import default_inputs
-from normgrowth.network.inputs.tokenized_text import documentation, read_sentences, unknown_share, word_ids
+from normgrowth.network.inputs.tokenized_text import (
+    documentation,
+    read_rows,
+    read_sentences,
+    unknown_share,
+    word_ids,
+)
 from normgrowth.network.models.load import load_model
 
 pytest.importorskip("transformers")
@@ -30,6 +36,11 @@ def test_sentences_of_the_documentation_are_prose():
     sentences = documentation()
     assert len(set(sentences)) == 100
     assert all(len(s.split()) >= 8 and s[0].isupper() and s[-1] in ".!?" for s in sentences)
+
+
+def test_more_sentences_of_the_documentation_are_read_on_request(alone):
+    rows = read_rows(load_model(alone).model, None, most=150).rows
+    assert len(rows) == 150
 
 
 def test_words_become_ids_in_the_order_of_the_text():
@@ -123,7 +134,6 @@ def strange(tmp_path):
 
 def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
     from normgrowth.cli.main import main
-    from normgrowth.network.inputs.tokenized_text import read_rows
 
     loaded = load_model(strange)
     text = read_rows(loaded.model, ["The cat sat.", "A dog."], loaded.tokenizer)

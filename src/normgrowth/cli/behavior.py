@@ -1,7 +1,7 @@
 """normgrowth behavior."""
 
 from normgrowth.cli.command import Command
-from normgrowth.cli.options import MODEL, Option, natural, positive
+from normgrowth.cli.options import LOADED, Option, natural, positive
 
 COMMAND = Command(
     verb="normgrowth.behavior:behavior",
@@ -18,7 +18,7 @@ From Python: normgrowth.behavior(model, sentences).""",
     positional=("model",),
     hidden=("tokenizer", "run"),
     own={
-        "model": Option(f"causal or masked language model: {MODEL}", "MODEL", nargs="+"),
+        "model": Option(f"causal or masked language model: {LOADED}", "MODEL", nargs="+"),
         "objective": Option("predict the next token or masked tokens [by the architecture]"),
         "masked_share": Option("share of the tokens that a masked model predicts", "S"),
         "language": Option("use words of a formal language as text: dyck1, dyck2, anbn, anbncn, ...", "NAME"),

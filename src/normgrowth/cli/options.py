@@ -13,7 +13,8 @@ from typing import Any
 
 LEVELS = ("model", "part", "layer", "layer_matrices", "role", "tensor")
 INCLUDE = ("blocks", "encoder", "decoder", "all", "encoder,decoder")
-MODEL = "hub id, folder with config.json, config.json alone (random weights), or minilm"
+LOADED = "hub id, folder with config.json, or config.json alone (random weights)"
+MODEL = f"{LOADED}, or minilm"
 
 
 def integer(text: str, least: int | None = None) -> int:

@@ -39,7 +39,7 @@ HELP = {
     "evaluate": "when to evaluate: epochs (after each), powers (also after steps 1, 2, 4, ...), or every N steps",
     "track": "when to measure norms: every N steps, or powers (steps 1, 2, 4, ...)",
     "include": "parameters to count: blocks or all",
-    "dev_sentences": "number of sentences of the development set [all]",
+    "dev_sentences": "number of sentences of the development set",
     "saturation_sentences": "number of sentences to measure saturation on; 0 to skip it",
 }
 METAVARS = {"evaluate": "WHEN", "track": "WHEN", "include": "WHICH"}
@@ -68,6 +68,8 @@ def add_settings(parser: argparse.ArgumentParser, preset: str) -> None:
             continue
         flag = f"--{field.name.replace('_', '-')}"
         name, text, default = field.name, HELP[field.name], defaults.get(field.name)
+        if field.name == "dev_sentences":
+            default = default or "all"
         if default is not None and not isinstance(default, bool):
             text += f" [{default}]"
         kinds = [

@@ -55,7 +55,7 @@ def read_rows(
         what = f"takes {asked}, not text" if config is not None else "its inputs are unknown"
         raise InputError(f"{type(model).__name__}: {what}; pass inputs instead of texts")
     if texts is None:
-        lines, source = documentation(), TOPICS
+        lines, source = documentation(most), TOPICS
     elif isinstance(texts, str | Path):
         lines, source = read_sentences(texts, most), str(texts)
     elif not all(isinstance(one, str) for one in texts):

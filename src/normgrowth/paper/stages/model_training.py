@@ -98,7 +98,14 @@ def measured(
     for path in dict.fromkeys([*checkpoints[::HEADS_EVERY], checkpoints[-1]]):
         tell(f"{name}: heads of {path.name}")
         last = path == checkpoints[-1]
-        own = heads(load_model(path), lines, step=_step(path), window=window if last else None, run=name)
+        own = heads(
+            load_model(path),
+            lines,
+            sentences=SENTENCES,
+            step=_step(path),
+            window=window if last else None,
+            run=name,
+        )
         own_heads.append(own)
     tell(f"{name}: predictions of {checkpoints[-1].name}")
     summary = describe(corpus, settings.dev_sentences)
