@@ -87,7 +87,8 @@ class SweepRun:
     def _train(self, cells: list[Cell]) -> None:
         for cell in cells:
             if (found := self.store.load(self.grid.cells[cell], self.time_limit)) is not None:
-                self.outcomes[cell] = found
+                self.outcomes[cell], stacked = found
+                self.largest = max(self.largest, stacked)
         missing = [cell for cell in cells if cell not in self.outcomes]
         groups = self._groups(missing)
         self.asked += len(cells)

@@ -34,15 +34,18 @@ class CellStore:
     def _name(self, settings: TrainSettings) -> str:
         return digest([CELL_VERSION, asdict(settings), self.corpora.fingerprint(settings)])[:32]
 
-    def load(self, settings: TrainSettings, limit: float | None) -> Outcome | None:
-        """Return the stored outcome of a cell, or None. A timed-out one is valid for the same or a shorter limit."""
+    def load(self, settings: TrainSettings, limit: float | None) -> tuple[Outcome, int] | None:
+        """Return the stored outcome of a cell and the size of its stack, or None.
+
+        A timed-out outcome is valid for the same or a shorter limit.
+        """
         name = self._name(settings)
         try:
             stored = converted(self.cells.get(name), StoredCell, name)
         except SchemaError:
             return None  # missing or damaged: train again
         longer = limit is None or limit > (stored.limit or 0)
-        return None if stored.outcome.timed_out and longer else stored.outcome
+        return None if stored.outcome.timed_out and longer else (stored.outcome, stored.together)
 
     def save(self, settings: TrainSettings, outcome: Outcome, limit: float | None, stacked: int) -> None:
         self.cells.put(self._name(settings), asdict(StoredCell(asdict(settings), outcome, limit, stacked)))
