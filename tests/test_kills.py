@@ -42,7 +42,8 @@ class Job:
     kills: int
     records: str = "."
     files: tuple[str, ...] = ()
-    worker: bool = False  # kill a worker instead of the command, which then has to end well by itself
+    # Kill a worker, recognized by this part of its command line, instead of the command, which has to end well then.
+    worker: str = ""
 
 
 def trace(inputs: Path, out: Path) -> list[str]:
@@ -67,16 +68,25 @@ def sweep(_: Path, out: Path) -> list[str]:
     return [*NORMGROWTH, "sweep", "dyck2", "--longest", "6", *SHAPE, *more, *grid, "-o", str(out)]
 
 
+def sweep_on_ray(_: Path, out: Path) -> list[str]:
+    """Fewer cells than locally: a Ray takes its seconds to start, which are part of every run."""
+    grid = ["--x", "lr=1e-3:1e-1:3", "--y", "weight_decay=1e-3,1", "--stack-size", "1", "--workers", "2"]
+    more = ["--steps", "100", "--batch", "4", "--dev-sentences", "10", "--engine", "ray"]
+    return [*NORMGROWTH, "sweep", "dyck2", "--longest", "6", *SHAPE, *more, *grid, "-o", str(out)]
+
+
 def reproduce(_: Path, out: Path) -> list[str]:
     return [*NORMGROWTH, "reproduce", "--only", "encoder-degree", "--workers", "1", "-o", str(out)]
 
 
 JOBS = {
-    "trace": Job(trace, 14),
-    "tracker": Job(tracker, 12, "norms", ("model.safetensors",)),
-    "train": Job(train, 12, files=("best/model.safetensors", "checkpoints/step-00000250/model.safetensors")),
-    "sweep": Job(sweep, 7),
-    "workers of a sweep": Job(sweep, 3, worker=True),
+    "trace": Job(trace, 12),
+    "tracker": Job(tracker, 10, "norms", ("model.safetensors",)),
+    "train": Job(train, 10, files=("best/model.safetensors", "checkpoints/step-00000250/model.safetensors")),
+    "sweep": Job(sweep, 6),
+    "workers of a sweep": Job(sweep, 3, worker="spawn_main"),
+    "sweep on Ray": Job(sweep_on_ray, 4),
+    "Ray workers of a sweep": Job(sweep_on_ray, 3, worker="ray::run"),
     "reproduce": Job(reproduce, 2, files=("stages/theory/theory.json",)),
 }
 
@@ -103,7 +113,7 @@ def test_kills_change_nothing(name, tmp_path):
         for _ in range(min(in_a_row, job.kills - killed)):
             tries += 1
             seconds = lasts * chance.uniform(0.4, 0.95)
-            hit = kill_worker(command, out) if job.worker else kill(command, seconds)
+            hit = kill_worker(command, out, job.worker) if job.worker else kill(command, seconds)
             killed += hit
             if not hit:  # it ended before: nothing is left here, and the machine is faster than it was
                 lasts *= 0.8
@@ -142,12 +152,12 @@ def kill(command: list[str], seconds: float) -> bool:
         return False
 
 
-def kill_worker(command: list[str], out: Path) -> bool:
+def kill_worker(command: list[str], out: Path, name: str) -> bool:
     """One worker of a command that then has to go on: as soon as a first cell is done, so that others are under way."""
     with start(command) as process:
         while process.poll() is None:
             below = psutil.Process(process.pid).children(recursive=True)
-            workers = [child for child in below if "spawn_main" in _command_line(child)]
+            workers = [child for child in below if name in _command_line(child)]
             if workers and any((out / "cells").glob("*.json")):
                 workers[0].kill()
                 break
