@@ -57,7 +57,7 @@ ALLOWED = {
     "fit": ENGINES,
     "dynamics": {"fit"} | ENGINES,
     "limit": {"results", "records", "errors", "text", "workspace"},
-    "checkpoints": {"engine", "errors", "text", "records", "results"},
+    "checkpoints": {"engine", "errors", "text", "records", "results", "serialization"},
     "moments": {"errors"},
     "results": {"records", "serialization", "errors", "text", "workspace"},
     "records": {"serialization", "errors", "text", "workspace"},

@@ -14,6 +14,7 @@ from normgrowth.errors import InputError, RecordsMismatch
 from normgrowth.records import Levels, Records
 from normgrowth.serialization.checksums import JsonObject, from_parquet, to_parquet
 from normgrowth.serialization.record_schema import conformed, refuse_other_schemas
+from normgrowth.serialization.regular_files import LARGEST_TABLE, PARQUET_END, read_regular
 from normgrowth.text import did_you_mean, json_problem
 from normgrowth.workspace import read_json_object, replacing, write_json
 
@@ -114,7 +115,7 @@ def _read_table(path: Path) -> "tuple[pa.Table, str | None]":
     import pyarrow as pa
 
     try:
-        return from_parquet(path.read_bytes())
+        return from_parquet(read_regular(path, LARGEST_TABLE, end=PARQUET_END))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: not readable as records: {str(error).splitlines()[0]}") from error
 
@@ -141,4 +142,4 @@ def write_parquet(table: "pa.Table", target: Path, **options: Any) -> str:
 
 def read_parquet(path: Path) -> "pa.Table":
     """Read the table of a parquet file. Raises ChecksumError if its checksum does not match."""
-    return from_parquet(path.read_bytes())[0]
+    return from_parquet(read_regular(path, LARGEST_TABLE, end=PARQUET_END))[0]

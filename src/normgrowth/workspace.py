@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from normgrowth.errors import FolderLocked, FolderMismatch, InputError
 from normgrowth.serialization.checksums import OBJECT, FileCodec, JsonObject
+from normgrowth.serialization.regular_files import LARGEST_CACHED, read_regular
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -142,7 +143,7 @@ class Cache(Generic[T]):
         if self.folder is None:
             return None
         try:
-            return self.codec.decode(self._path(self.folder, name).read_bytes())
+            return self.codec.decode(read_regular(self._path(self.folder, name), LARGEST_CACHED))
         except (OSError, ValueError):
             return None
 
@@ -242,7 +243,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json_object(path: Path) -> JsonObject:
     """A JSON object, with or without a checksum. Raises ValueError if the file is damaged."""
-    return OBJECT.decode(path.read_bytes())
+    return OBJECT.decode(read_regular(path))
 
 
 @dataclass(frozen=True)

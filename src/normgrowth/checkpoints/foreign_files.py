@@ -16,6 +16,8 @@ _PICKLE = "a plain pickle, not a file of torch.save: load it, and save the weigh
 def foreign_kind(path: Path) -> str:
     """The type of a file that is not readable as weights, and what to do; "" if the type is unknown."""
     try:
+        if not path.is_file():  # opening a pipe waits
+            return ""
         with path.open("rb") as file:
             start = file.read(64)
     except OSError:

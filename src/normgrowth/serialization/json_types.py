@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from normgrowth.errors import SchemaError
 from normgrowth.serialization.checksums import ChecksumError, unseal_json
+from normgrowth.serialization.regular_files import read_regular
 from normgrowth.text import json_problem
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def read_json(path: Path, kind: type[T], *, advice: str = "") -> T:
     The checksum of an object, if it has one, is verified and removed.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise SchemaError(path, "", error.strerror or str(error), advice) from error
     return parse_json(content, kind, path, advice=advice)

@@ -36,6 +36,7 @@ from normgrowth.checkpoints.steps import as_step
 from normgrowth.checkpoints.storage.boxes import Box, Corner, covering
 from normgrowth.checkpoints.storage.mapped_file import FileState, opened_map, unreadable
 from normgrowth.errors import InputError
+from normgrowth.serialization.regular_files import read_regular
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _SHARDED = "torch.distributed._shard.sharded_tensor.metadata"  # until torch 2.2
@@ -101,7 +102,7 @@ def read_distributed(folder: Path) -> MappedCheckpoint:
     path = folder / ".metadata"
     try:
         size = path.stat().st_size
-        content = path.read_bytes() if size <= METADATA_LIMIT else b""
+        content = read_regular(path, METADATA_LIMIT) if size <= METADATA_LIMIT else b""
     except OSError as error:
         raise unreadable(path, error) from error
     with naming(path):

@@ -19,6 +19,7 @@ from normgrowth.checkpoints.safe_paths import stays_below
 from normgrowth.checkpoints.storage.mapped_file import FileBytes, FileState
 from normgrowth.engine import gc_paused
 from normgrowth.errors import InputError
+from normgrowth.serialization.regular_files import read_regular
 from normgrowth.text import json_problem
 
 HEADER_LIMIT = 100_000_000  # the format's own limit, in bytes
@@ -62,7 +63,7 @@ def read_sharded(index: Path) -> MappedCheckpoint:
 def read_index(index: Path) -> dict[str, str]:
     """The map from tensor to shard. Raises InputError unless each shard is a file below the index's folder."""
     try:
-        content = index.read_bytes()
+        content = read_regular(index)
     except OSError as error:
         raise InputError(f"{index}: cannot be read: {error.strerror}") from error
     weight_map = parse_index(content, str(index))

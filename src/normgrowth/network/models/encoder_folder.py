@@ -21,6 +21,7 @@ from normgrowth.errors import ConfigError, InputError
 from normgrowth.network.models.config import MOST_LAYERS, check_fits
 from normgrowth.network.models.encoders import Encoder, EncoderConfig, LanguageModel
 from normgrowth.serialization.json_types import converted, read_json
+from normgrowth.serialization.regular_files import read_regular
 from normgrowth.workspace import replacing
 
 MODEL_TYPE = "normgrowth_encoder"
@@ -145,7 +146,7 @@ def is_stored(path: Path) -> bool:
     """Whether a folder or config.json contains an encoder of normgrowth."""
     file = path / CONFIG if path.is_dir() else path
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        said = json.loads(read_regular(file))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(said, Mapping) and said.get("model_type") == MODEL_TYPE
@@ -177,7 +178,7 @@ def read(
     folder = path if path.is_dir() else None
     words = None
     if folder and (folder / VOCABULARY).is_file():
-        words = Words((folder / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1])
+        words = Words(read_regular(folder / VOCABULARY).decode("utf-8").split("\n")[:-1])
         if len(words) != config.vocabulary:
             raise InputError(
                 f"{folder / VOCABULARY}: has {len(words)} words, but vocabulary in config.json is {config.vocabulary}"

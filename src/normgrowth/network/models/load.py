@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from normgrowth.checkpoints.file_groups import TRAINER_STATE, step_of_trainer
 from normgrowth.checkpoints.foreign_files import foreign_kind, is_pointer
+from normgrowth.checkpoints.local_files import read_trainer_state, why_no_file
 from normgrowth.checkpoints.steps import explicit_step
 from normgrowth.errors import InputError, is_mistake
 from normgrowth.network.models.config import check_size, config_file, read_config
+from normgrowth.serialization.regular_files import LARGEST_TEXT
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +30,7 @@ NOISE = 0.02  # standard deviation of the noise on parameters that are initializ
 SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
 OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
+TEXTS = ("*.json", "*.txt", "*.model", "*.jinja")  # read whole: configs, vocabularies, templates
 FROM_PYTHON = "load it in Python and pass the module to the function with the name of the command"
 NO_TOKENIZER = (
     "trained weights without a tokenizer: words get ids in order of appearance, not the ids of training; "
@@ -76,6 +79,8 @@ def load_model(
         return LoadedModel(type(source).__name__, source)
     path = _place(str(source))
     dtype = _dtype(dtype)
+    if path is not None:
+        _refuse_special(path)
     if path is not None and is_stored(path):
         encoder, words, random = read_stored(path, dtype, seed, head=head)
         check_weights(encoder, f"{source}: ")
@@ -132,6 +137,19 @@ def load_model(
             notes.insert(0, NO_TOKENIZER)  # first, because other notes mean little without it
     check_weights(model, f"{source}: ")
     return LoadedModel(str(source), model.eval(), tokenizer, random, notes, _step(path))
+
+
+def _refuse_special(path: Path) -> None:
+    """Raise InputError for a pipe, a device or a giant among the files that loading a model opens."""
+    patterns = (*TEXTS, "*.safetensors", "*.bin")
+    files = [file for pattern in patterns for file in sorted(path.glob(pattern))] if path.is_dir() else [path]
+    for file in files:
+        if not file.exists():  # a link to nothing counts as missing
+            continue
+        if why := why_no_file(file):
+            raise InputError(f"{file}: {why}")
+        if any(file.match(pattern) for pattern in TEXTS) and (size := file.stat().st_size) > LARGEST_TEXT:
+            raise InputError(f"{file}: has {size:,} bytes, more than {LARGEST_TEXT:,}")
 
 
 def as_loaded(
@@ -236,8 +254,8 @@ def _step(path: Path | None) -> int:
     """The training step of a folder, from the Trainer's state or its name, such as checkpoint-500; 0 if unknown."""
     if path is None or not path.is_dir():
         return 0
-    state = path / TRAINER_STATE
-    said = step_of_trainer(state.read_bytes()) if state.is_file() else None
+    state = read_trainer_state(path / TRAINER_STATE)
+    said = None if state is None else step_of_trainer(state)
     return (explicit_step(path.resolve().name) or 0) if said is None else said
 
 

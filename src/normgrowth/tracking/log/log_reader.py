@@ -14,6 +14,7 @@ import numpy as np
 from normgrowth.errors import InputError, SeriesWarning
 from normgrowth.records import Block, Levels, Records, quantities_by_level
 from normgrowth.serialization.checksums import seal_json, unseal_json
+from normgrowth.serialization.regular_files import read_regular
 from normgrowth.stored_result import FILE, LOG_FOLDER, SIDECAR, StoredResult
 from normgrowth.tracking.log.step_file import Bytes, EncodedSteps, Rows, StepFile, header_length
 from normgrowth.tracking.log.step_records import TOTALS, StepLayout, Totals, record_blocks
@@ -84,6 +85,8 @@ def encoded_parts(folder: Path, queued: "dict[Path, bytes] | None" = None) -> li
 
 def _content(path: Path) -> Bytes:
     try:
+        if path.exists() and not path.is_file():  # opening a pipe waits
+            raise InputError(f"cannot read {path}: not a file")
         return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
     except FileNotFoundError:
         return np.zeros(0, np.uint8)
@@ -99,7 +102,7 @@ def last_kept(from_steps: Sequence[int]) -> list[int]:
 def read_notes(folder: Path, parts: Sequence[EncodedSteps]) -> tuple[list[Note], int]:
     """The notes that no later part replaces, and the number of damaged lines."""
     try:
-        lines = (folder / NOTES).read_bytes().split(b"\n")[:-1]  # without a truncated last line
+        lines = read_regular(folder / NOTES).split(b"\n")[:-1]  # without a truncated last line
     except FileNotFoundError:
         return [], 0
     found, damaged = [], 0
