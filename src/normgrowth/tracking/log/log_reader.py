@@ -4,8 +4,10 @@ A part replaces all steps after its from_step in earlier parts, and the notes on
 """
 
 import json
+import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -87,11 +89,21 @@ def _content(path: Path) -> Bytes:
     try:
         if path.exists() and not path.is_file():  # opening a pipe waits
             raise InputError(f"cannot read {path}: not a file")
-        return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+        size = _stored_size(path)
+        return np.memmap(path, np.uint8, "r", shape=(size,)) if size else np.zeros(0, np.uint8)
     except FileNotFoundError:
         return np.zeros(0, np.uint8)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _stored_size(path: Path) -> int:
+    """The size of a file without a hole at its end, which has no steps and can be larger than the disk."""
+    end = 0
+    with path.open("rb") as file, suppress(OSError):  # no data after the last piece
+        while True:
+            end = os.lseek(file.fileno(), os.lseek(file.fileno(), end, os.SEEK_DATA), os.SEEK_HOLE)
+    return end
 
 
 def last_kept(from_steps: Sequence[int]) -> list[int]:
