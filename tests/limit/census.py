@@ -141,8 +141,8 @@ def compared(model: nn.Module, given: dict[str, Any], seen: list[Any], arithmeti
 
 def smallest_error(row: Row) -> float:
     """The smallest over c; of an output that is exactly 0, its norm."""
-    both = [max(c / COSINE, s / SIZE) for c, s in zip(row.cosines, row.sizes, strict=True)]
-    return min((b for b in both if not math.isnan(b)), default=math.inf)
+    both = [(c / COSINE, s / SIZE) for c, s in zip(row.cosines, row.sizes, strict=True)]
+    return min((max(pair) for pair in both if not any(map(math.isnan, pair))), default=math.inf)
 
 
 def judged(rows: list[Row], limit: Limit) -> str:
@@ -151,6 +151,8 @@ def judged(rows: list[Row], limit: Limit) -> str:
         return "right"
     if all(_falls(row.sizes) for row in wrong):
         return "converging"
+    if all(math.isinf(smallest_error(row)) for row in wrong):
+        return "not verified"
     return "undecided" if limit.doubtful else "wrong"
 
 

@@ -9,13 +9,15 @@ from limit.architectures import Double
 class OrderedSigmoid(Double):
     """A sigmoid with its limits and its order, whose distance from them falls slowly enough for float64.
 
-    Near 1 by a logarithm; near 0 by a high power, so that of several that vanish the largest is left, as it should.
+    Near 1 by a logarithm; near 0 by a power, times an exponential of the value relative to the largest one, so that of
+    several that vanish the largest is left, as it should, and none is rounded to 0.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "sigmoid":
             growth = torch.log1p(args[0].abs())
-            return torch.where(args[0] >= 0, 1 - 1e-7 / (1 + growth), torch.exp(-40 * growth))
+            rate = 300 / args[0].abs().amax().clamp(min=300)
+            return torch.where(args[0] >= 0, 1 - 1e-7 / (1 + growth), torch.exp(args[0] * rate - 8 * growth))
         return super().__torch_function__(func, types, args, kwargs)
 
 

@@ -10,6 +10,7 @@ slower than every power, so its term has the degree LOG_C, which is smaller than
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,11 +24,15 @@ from normgrowth.limit.power_series import (
     combine,
     from_parts,
     highest,
+    incomplete,
     nonzero,
+    product,
+    rest_below,
     with_all_orders,
 )
 
 LOG_C = Fraction(1, 1 << 40)  # the degree that stands for log c in a decay
+ROUNDING = 64  # weights whose sum is at most this many units of rounding cancel
 
 
 def nothing(like: Tensor) -> Exponential:
@@ -74,8 +79,9 @@ def _chosen(first: Tensor, a: Series, b: Series) -> Series:
 def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> tuple[Exponential | None, bool]:
     """The part with the slower decay, element by element; of equal decays, the sum.
 
-    Decays are equal if all growing terms are; a difference of degree 0 is a factor. Also returns whether parts cancel,
-    so that a part with a faster decay would remain, which is not known.
+    Decays are equal if all growing terms are; a difference of degree 0 is a factor. Also returns whether the sum of
+    some elements is not known: their parts cancel, so that a part with a faster decay would remain, or an omitted order
+    decides which part is slower.
     """
     if a is None or b is None:
         kept = b if a is None else a
@@ -85,14 +91,27 @@ def plus(a: Exponential | None, b: Exponential | None, shape: torch.Size) -> tup
     later, level = _growing(difference).sign(), difference.at(ZERO)
     level = torch.zeros_like(a.weight) if level is None else level
     first = (b.weight == 0) | ((a.weight != 0) & ((later < 0) | ((later == 0) & (level <= 0))))
-    both = (a.weight != 0) & (b.weight != 0) & (later == 0)
-    total = a.weight * torch.exp(-level.clamp(min=0)) + b.weight * torch.exp(level.clamp(max=0))
-    weight = torch.where(both, total, torch.where(first, a.weight, b.weight))
+    present = (a.weight != 0) & (b.weight != 0)
+    both = present & (later == 0)
+    mine, other = a.weight * torch.exp(-level.clamp(min=0)), b.weight * torch.exp(level.clamp(max=0))
+    total = mine + other
+    gone = total.abs() <= ROUNDING * torch.finfo(total.dtype).eps * torch.maximum(mine.abs(), other.abs())
+    weight = torch.where(both, total.masked_fill(gone, 0.0), torch.where(first, a.weight, b.weight))
+    if (unknown := _unknown_order(difference, a.decay, b.decay)) is not None:
+        weight = weight.masked_fill(present & unknown, 0.0)
     decay = _chosen(first, a.decay, b.decay)
     lower = [t.degree for t in difference.terms if t.degree < 0 and nonzero(t.value.masked_fill(~both, 0.0))]
     if lower:
         decay = decay.changed(rest=highest(decay.rest, lower[0]))
-    return Exponential(weight, decay), bool((both & (weight == 0)).any())
+    return Exponential(weight, decay), bool((present & (weight == 0)).any())
+
+
+def _unknown_order(difference: Series, a: Series, b: Series) -> Tensor | None:
+    """Elements of which an omitted order may decide the slower of two decays; None if there are none."""
+    if difference.rest is None or difference.rest < 0:
+        return None
+    equal = _growing(difference).vanishes()
+    return equal | incomplete(difference, a, b)
 
 
 def _growing(decay: Series) -> Series:
@@ -129,13 +148,28 @@ def leading_degrees(x: Series) -> Tensor:
 
 
 def multiplied(part: Exponential, by: Series) -> Exponential:
-    """The part times a series, of which the leading order remains."""
+    """The part times the leading order of a series. The next, 1 + w/c = exp(w/c), is an omitted order of the decay."""
     found = weighted(part, leading_values(by))
+    degrees = [term.degree for term in by.terms]
+    gaps = [low - high for high, low in pairwise(degrees)]
+    gaps += [rest - degree for degree in degrees if (rest := rest_below(by, degree)) is not None]
+    if gaps:
+        found = replace(found, decay=found.decay.changed(rest=highest(found.decay.rest, *gaps)))
     powers = leading_degrees(by)
     if not bool(powers.any()):
         return found
     log_c = Series((Term(LOG_C, -powers.expand(found.weight.shape), 0),))
     return replace(found, decay=combine(lambda x, y: x + y, found.decay, log_c))
+
+
+def element_product(orders: int, a: Series, b: Series) -> Series:
+    """The product of each element, with its exponentially small part."""
+    found = product(torch.mul, a, b, orders)
+    if found.rest is not None and found.rest >= found.top.degree and nonzero(found.top.value):
+        found.rest = rest_below(
+            found, found.top.degree
+        )  # leading terms do not cancel; `found` is not shared yet
+    return of_product(found, a, b)
 
 
 def of_product(found: Series, a: Series, b: Series) -> Series:
@@ -170,7 +204,10 @@ def summed_over(part: Exponential, dims: list[int], keep: bool) -> tuple[Exponen
 
     weight, terms = rows(part.weight), [rows(term.value) for term in part.decay.terms]
     slowest, level = weight != 0, torch.zeros_like(weight)
+    rest, open_ = part.decay.rest, False
     for term, value in zip(part.decay.terms, terms, strict=True):
+        if rest is not None and rest >= max(term.degree, ZERO) and bool((slowest.sum(-1) > 1).any()):
+            open_ = True
         if term.degree > 0:
             least = value.masked_fill(~slowest, float("inf")).amin(-1, keepdim=True)
             slowest = slowest & (value <= least)
@@ -181,25 +218,25 @@ def summed_over(part: Exponential, dims: list[int], keep: bool) -> tuple[Exponen
     shape = [1 if d in dims else size for d, size in enumerate(part.weight.shape)] if keep else outer
     factors = torch.exp(level.gather(-1, place) - level).masked_fill(~slowest, 0.0)
     total = (weight * factors).sum(-1)
+    size = (weight * factors).abs().amax(-1)
+    total = total.masked_fill(total.abs() <= ROUNDING * torch.finfo(total.dtype).eps * size, 0.0)
     kept = tuple(
         replace(term, value=value.gather(-1, place).squeeze(-1).reshape(shape))
         for term, value in zip(part.decay.terms, terms, strict=True)
     )
     several = slowest.sum(-1) > 1
-    rest, open_ = part.decay.rest, False
     cancelled = (slowest.any(-1) & (total == 0)).reshape(shape)
     if bool(several.any()):
-        open_ = rest is not None and rest >= 0
+        open_ = open_ or (rest is not None and rest >= 0)
         rest = highest(rest, *(term.degree for term in part.decay.terms if term.degree < 0))
     return Exponential(total.reshape(shape), replace(part.decay, terms=kept, rest=rest)), open_, cancelled
 
 
-def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Tensor]:
-    """α/β for elements where both vanish, and a mask of elements where the ratio is unbounded."""
+def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Tensor, Tensor]:
+    """α/β where both vanish; the elements where it is unbounded, and those that an omitted order may decide."""
     a, b = broadcast(a, shape), broadcast(b, shape)
     slower = combine(lambda x, y: x - y, a.decay, b.decay)
     weight = torch.where(b.weight != 0, a.weight / b.weight, torch.zeros_like(a.weight))
-    growing = torch.zeros(shape, dtype=torch.bool, device=weight.device)
     sign, sources = torch.zeros_like(weight), 0  # the parameters of terms that decide some element
     for term in slower.terms:
         if term.degree >= 0 and bool(((sign == 0) & (term.value != 0)).any()):
@@ -221,4 +258,8 @@ def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Te
         }
     part = Exponential(torch.where(sign > 0, weight, torch.zeros_like(weight)), slower)
     growing = (sign < 0) & (weight != 0)
-    return from_parts(parts).changed(exponential=part), growing
+    unknown = _unknown_order(slower, a.decay, b.decay)
+    unknown = torch.zeros_like(growing) if unknown is None else unknown & (weight != 0)
+    below = highest(*(term.degree for term in slower.terms if term.degree < 0), slower.rest)
+    rest = None if below is None or bool(unknown.any()) else max(parts) + below
+    return from_parts(parts, rest).changed(exponential=part), growing, unknown

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 ZERO = Fraction(0)
+STEP = Fraction(1, 1 << 20)  # smaller than any difference of degrees
 MASK = -1e29  # a constant at or below this is a mask and treated as minus infinity
 HALF_MASK = 0.95 * torch.finfo(torch.float16).min  # the same for float16: -5e4 is an ordinary number
 
@@ -82,6 +83,7 @@ class Series:
     tied: Tensor | None = (
         None  # with `doubt`, if known: the values if keys of such a tie share their weight equally
     )
+    lost_beside: bool = False  # with `lost`: the parts of elements without a power of c were computed
 
     @property
     def top(self) -> Term:
@@ -125,6 +127,7 @@ class Series:
             self.unfinished,
             self.known_zeros,
             self.tied,
+            self.lost_beside,
         )
         for name, value in fields.items():
             setattr(found, name, value)
@@ -149,7 +152,7 @@ class Series:
         if self.exponential is None:
             return found
         moved = Exponential(f(self.exponential.weight), self.exponential.decay.move(f))
-        return found.changed(exponential=moved, lost=self.lost)
+        return found.changed(exponential=moved, lost=self.lost, lost_beside=self.lost_beside)
 
     def at(self, degree: Fraction) -> Tensor | None:
         return next((term.value for term in self.terms if term.degree == degree), None)
@@ -353,7 +356,18 @@ def _one_degree(series: tuple[Series, ...]) -> list[Term] | None:
 
 
 def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders: int) -> Series:
-    """Apply a bilinear function to pairs of terms in descending degree, until every element has a leading term."""
+    """Apply a bilinear function to pairs of terms in descending degree, until every element has a leading term.
+
+    The exponentially small part of the result is not computed.
+    """
+    found = _product(f, a, b, orders)
+    found.lost = (  # in place: `found` is new and not shared
+        a.lost or b.lost or a.exponential is not None or b.exponential is not None
+    ) and not found.exact_zeros
+    return found
+
+
+def _product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders: int) -> Series:
     if a.zero or b.zero:
         exact = any(x.zero and not x.lost and x.exponential is None for x in (a, b))
         return Series((Term(ZERO, f(a.top.value, b.top.value), 0),), zero=True, exact_zeros=exact)
@@ -392,6 +406,32 @@ def product(f: Callable[[Tensor, Tensor], Tensor], a: Series, b: Series, orders:
         if nonzero(value):
             parts |= empty
     return from_parts(parts or empty, rest)
+
+
+def incomplete(difference: Series, a: Series, b: Series) -> Tensor:
+    """Elements whose leading terms cancel, and whose sign depends on a term at or below the highest omitted one."""
+    like = difference.top.value
+    open_, higher, found = (
+        torch.ones_like(like, dtype=torch.bool),
+        *[torch.zeros_like(like, dtype=torch.bool)] * 2,
+    )
+    if (rest := difference.rest) is None or difference.terms[-1].degree > rest:
+        return found
+    for degree in sorted({term.degree for x in (a, b) for term in x.terms}, reverse=True):
+        if (value := difference.at(degree)) is not None:
+            here = open_ & (value != 0)
+            open_ = open_ & ~here
+            if degree <= rest:
+                found = found | (here & higher)
+        for x in (a, b):
+            if (value := x.at(degree)) is not None:
+                higher = higher | (value != 0)
+    return found
+
+
+def rest_below(series: Series, degree: Fraction) -> Fraction | None:
+    """The highest omitted degree of elements whose leading degree this is: their leading term is exact."""
+    return None if series.rest is None else min(series.rest, degree - STEP)
 
 
 def by_element(
@@ -434,7 +474,9 @@ def by_element(
                 parts[degree] = before + value, sources | term.sources
             else:
                 parts[degree] = value, term.sources
-            lower = highest(*(t.degree for t in terms if t.degree < term.degree), series.rest)
+            lower = highest(
+                *(t.degree for t in terms if t.degree < term.degree), rest_below(series, term.degree)
+            )
             if relative and lower is not None and not (curved and term.degree > 0):
                 gap.append(degree + lower - term.degree)
     if not parts:  # the result has no terms

@@ -39,6 +39,7 @@ class DegreeMark:
     unfinished: Unfinished | None = None  # only on a storage that one contiguous tensor fills
     known_zeros: bool = False
     tied: torch.UntypedStorage | None = None
+    lost_beside: bool = False
 
     def finish(self) -> None:
         """Compute the deferred lower orders."""
@@ -87,6 +88,7 @@ def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Ser
         waiting,
         mark.known_zeros,
         None if mark.tied is None else same_place(tensor, mark.tied),
+        mark.lost_beside,
     )
 
 
@@ -125,6 +127,7 @@ def mark_of(
         series.unfinished,
         series.known_zeros,
         None if series.tied is None else storage_like(series.tied, tensor),
+        series.lost_beside,
     )
 
 

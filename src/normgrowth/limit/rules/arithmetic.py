@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import of_product, of_sum, times_constant
+from normgrowth.limit.exponentials import element_product, of_sum, times_constant
 from normgrowth.limit.limit_findings import FINITE_MASK, PassFinding, finite_mask
 from normgrowth.limit.pass_log import Sum
 from normgrowth.limit.power_series import (
@@ -108,7 +109,7 @@ def sum_of_series(operation: Operation, a: Series, b: Series, alpha: Any = 1) ->
     if masks:
         find_finite_mask(operation, a, b if alpha == 1 else times_constant(b, alpha))
     found = add(a, b, alpha, masks or alpha != 1)
-    if found.rest is not None and a.top.degree == b.top.degree:
+    if found.rest is not None:
         _count_cancelled(operation, a, b, found)
     return shortened_series(found, operation.orders + 2)
 
@@ -140,28 +141,33 @@ def _count_cancelled(operation: Operation, a: Series, b: Series, found: Series) 
 
     If leading terms do not cancel, their sum is the leading term, because omitted orders are lower.
     """
-    top = found.at(a.top.degree)
-    if top is not None and all_nonzero(top):
-        return
-    lost = (a.top.value != 0).expand(found.shape)
-    if top is not None:
-        lost = lost & (top == 0)
-    for term in found.terms:
-        if found.rest is None or term.degree > found.rest:
-            lost = lost & (term.value == 0)
-    if count := open_ties(lost, a, b):
+    degrees = sorted({term.degree for x in (a, b) if not x.zero for term in x.terms}, reverse=True)
+
+    def entered(degree: Fraction) -> Tensor:
+        values = [value != 0 for x in (a, b) if (value := x.at(degree)) is not None]
+        return reduce(torch.logical_or, values).expand(found.shape)
+
+    lost = cancelled_sums(found, [(degree, partial(entered, degree)) for degree in degrees])
+    if lost is not None and (count := open_ties(lost, a, b)):
         operation.context.cancelled[operation.context.module] += count
 
 
 def count_cancelled_sums(operation: Operation, found: Series, entering: Entering) -> None:
-    """Count elements of a sum whose leading terms cancel to 0 although an omitted order may remain.
+    """Count elements of a sum whose leading terms cancel to 0 although an omitted order may remain."""
+    lost = cancelled_sums(found, entering)
+    if lost is not None and (count := int(lost.sum())):
+        operation.context.cancelled[operation.context.module] += count
+
+
+def cancelled_sums(found: Series, entering: Entering) -> Tensor | None:
+    """Elements of a sum whose leading terms cancel to 0 although an omitted order may remain; None if there are none.
 
     entering: degrees in descending order, each with a function that returns the elements of the sum that nonzero terms
     of this degree are added to.
     """
     rest = found.rest
-    if rest is None or (found.top.degree == entering[0][0] and all_nonzero(found.top.value)):
-        return
+    if rest is None or not entering or (found.top.degree == entering[0][0] and all_nonzero(found.top.value)):
+        return None
     open_ = torch.ones_like(found.top.value, dtype=torch.bool)
     for term in found.terms:
         if term.degree > rest:
@@ -174,8 +180,7 @@ def count_cancelled_sums(operation: Operation, found: Series, entering: Entering
         value = found.at(degree)
         cancelled |= here if value is None else here & (value == 0)
         open_ &= ~here
-    if count := int(cancelled.sum()):
-        operation.context.cancelled[operation.context.module] += count
+    return cancelled
 
 
 def indicators(x: Series) -> dict[Fraction, Tensor]:
@@ -257,7 +262,7 @@ def multiplication(operation: Operation, a: Any, b: Any) -> Series:
         if not isinstance(y, Series):
             return scaled_series(x, y)
     a, b = with_all_orders(a), with_all_orders(b)
-    found = of_product(product(torch.mul, a, b, operation.orders), a, b)
+    found = element_product(operation.orders, a, b)
     exact = (a.exact_zeros and bool(b.top.value.all())) or (b.exact_zeros and bool(a.top.value.all()))
     if exact or a.doubt or b.doubt:
         return found.changed(doubt=a.doubt or b.doubt, exact_zeros=exact)

@@ -1,12 +1,13 @@
 """Rules for comparing, bounding and ordering values as c grows."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.power_series import ZERO, Series, Term, highest, infinities_first
+from normgrowth.limit.power_series import ZERO, Series, highest, incomplete, infinities_first
 from normgrowth.limit.rules.arithmetic import add, as_series, both, infinite_part, open_ties
 from normgrowth.limit.rules.data_movement import choose
 
@@ -18,33 +19,14 @@ def comparison(operation: Operation, a: Any, b: Any) -> Tensor:
         return operation(a.top.value, a.top.value)
     sign, difference, endless = _order(a, b)
     if difference.rest is not None or difference.lost:
-        equal = (sign == 0) | _incomplete(difference, *both(a, b))
+        equal = incomplete(difference, *both(a, b)) | (
+            difference.vanishes() if difference.lost else sign == 0
+        )
         equal &= ~endless & torch.isfinite(difference.top.value)
-        zeros = difference.exact_zeros or _exactly_zero(a) or _exactly_zero(b)
-        if not zeros:
-            _count_open(operation, difference, open_ties(equal, a, b))
+        if _exact_zeros(a) and _exact_zeros(b):
+            equal &= ~(as_series(a).vanishes() & as_series(b).vanishes())
+        _count_open(operation, difference, open_ties(equal, a, b))
     return getattr(torch, operation.name)(sign, 0)
-
-
-def _incomplete(difference: Series, a: Series, b: Series) -> Tensor:
-    """Elements whose leading terms cancel, and whose sign depends on a term at or below the highest omitted one."""
-    like = difference.top.value
-    open_, higher, found = (
-        torch.ones_like(like, dtype=torch.bool),
-        *[torch.zeros_like(like, dtype=torch.bool)] * 2,
-    )
-    if (rest := difference.rest) is None or difference.terms[-1].degree > rest:
-        return found
-    for degree in sorted({term.degree for x in (a, b) for term in x.terms}, reverse=True):
-        if (value := difference.at(degree)) is not None:
-            here = open_ & (value != 0)
-            open_ = open_ & ~here
-            if degree <= rest:
-                found = found | (here & higher)
-        for x in (a, b):
-            if (value := x.at(degree)) is not None:
-                higher = higher | (value != 0)
-    return found
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -55,8 +37,11 @@ def _is_same(a: Any, b: Any) -> bool:
     return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
 
 
-def _exactly_zero(x: Any) -> bool:
-    return isinstance(x, Series) and x.exact_zeros
+def _exact_zeros(x: Any) -> bool:
+    """Whether elements that are 0 have no exponentially small part and no omitted order."""
+    if not isinstance(x, Series) or x.exact_zeros or x.is_given:
+        return True
+    return x.zero and not x.lost and x.exponential is None
 
 
 def _count_open(operation: Operation, x: Series, count: int, vanishing: int = 0) -> None:
@@ -167,7 +152,8 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """The rank of each element along a dimension, from 0, with equal ranks for ties; and undecided ties, in order.
 
     Elements are ranked by their leading coefficients, then by the next orders, and last by the exponentially small
-    part. Undecided ties are returned separately for values with a power of c and for values without one.
+    part. Undecided ties are returned in two tensors: ties that omitted powers of c might break, and ties that only an
+    exponentially small part might break.
     """
     x = infinities_first(x)
     keys = [term.value for term in x.terms]
@@ -188,37 +174,40 @@ def ranks(x: Series, dim: int) -> tuple[Tensor, Tensor, Tensor]:
             order = order.gather(dim, again)
     assert order is not None
     sorted_keys = [key.gather(dim, order) for key in keys]
-    count = x.shape[dim]
-    same = torch.stack(
-        [key.narrow(dim, 1, count - 1) == key.narrow(dim, 0, count - 1) for key in sorted_keys]
-    ).all(0)
+    count, powers = x.shape[dim], len(x.terms)
+
+    def equal(some: list[Tensor]) -> Tensor:
+        return torch.stack([k.narrow(dim, 1, count - 1) == k.narrow(dim, 0, count - 1) for k in some]).all(0)
+
+    same = equal(sorted_keys)
     new = torch.cat([torch.zeros_like(order.narrow(dim, 0, 1)), (~same).long()], dim)
     ranked = torch.empty_like(order).scatter_(dim, order, new.cumsum(dim))
+    nowhere = torch.zeros_like(same)
+    if x.rest is None and not x.lost and part is None:
+        return ranked, nowhere, nowhere
+    known = sorted_keys[:powers] if x.lost else sorted_keys  # a part that was not computed may be larger
+    tied, small = equal(known), nowhere
+    if part is not None and not x.lost:  # equal parts: the next part, which decays faster, is not known
+        small = same & (sorted_keys[powers].narrow(dim, 1, count - 1) != 0)
     if x.rest is None and not x.lost and (part is None or part.decay.rest is None):
-        return ranked, torch.zeros_like(same), torch.zeros_like(same)
-    nothing = torch.stack([key == 0 for key in sorted_keys]).all(0).narrow(dim, 1, count - 1)
-    open_ = (same | _incomplete_ranks(x, sorted_keys, dim)) & torch.isfinite(
-        sorted_keys[0].narrow(dim, 1, count - 1)
-    )
+        return ranked, nowhere, small
+    nothing = torch.stack([key == 0 for key in known]).all(0).narrow(dim, 1, count - 1)
+    tied |= _incomplete_neighbors(replace(x, exponential=None), order, dim)
+    if part is not None and part.decay.rest is not None and not x.lost:
+        tied |= equal(sorted_keys[: powers + 1]) & _incomplete_neighbors(part.decay, order, dim)
+    open_ = tied & torch.isfinite(sorted_keys[0].narrow(dim, 1, count - 1))
     # A value of exactly 0 has no lower orders; it may have an exponentially small part.
     if x.exact_zeros or not x.lost:
-        return ranked, open_ & ~nothing, torch.zeros_like(same)
-    return (ranked, open_ & ~nothing, open_ & nothing) if x.known_zeros else (ranked, open_, open_ & False)
+        return ranked, open_ & ~nothing, small
+    return (ranked, open_ & ~nothing, open_ & nothing) if x.known_zeros else (ranked, open_, nowhere)
 
 
-def _incomplete_ranks(x: Series, sorted_keys: list[Tensor], dim: int) -> Tensor:
+def _incomplete_neighbors(x: Series, order: Tensor, dim: int) -> Tensor:
     """Neighbors with equal leading terms, whose order depends on a term at or below the highest omitted one."""
     after, before = (
-        Series(
-            tuple(
-                Term(term.degree, key.narrow(dim, start, x.shape[dim] - 1), term.sources)
-                for term, key in zip(x.terms, sorted_keys, strict=False)
-            ),
-            x.rest,
-        )
-        for start in (1, 0)
+        x.map(lambda value, s=s: value.gather(dim, order).narrow(dim, s, x.shape[dim] - 1)) for s in (1, 0)
     )
-    return _incomplete(_difference(after, before), after, before)
+    return incomplete(_difference(after, before), after, before)
 
 
 @rule("sort", "topk", "kthvalue", "argsort", "median")

@@ -84,14 +84,23 @@ def negation(_: Operation, x: Series) -> Series:
 
 @rule("sum")
 def total(operation: Operation, x: Series, *args: Any, **kwargs: Any) -> Series:
-    found = linear(operation, x, *args, **kwargs).changed(exact_zeros=x.exact_zeros)
+    found = linear(operation, x, *args, **kwargs)
+    if x.exact_zeros:
+        zeros = found.vanishes()
+        summed = (
+            zeros
+            if not bool(zeros.any())
+            else operation((~x.vanishes()).to(torch.float32), *args, **kwargs) > 0
+        )
+        found = found.changed(exact_zeros=not bool((zeros & summed).any()))
     if x.exponential is None:
         return found
     given = operation.named(args, kwargs)
     dims = [d % len(x.shape) for d in given.get("dim") or range(len(x.shape))]
     part, several, cancelled = summed_over(x.exponential, dims, bool(given.get("keepdim", False)))
     lost = x.lost or several or bool((cancelled & found.vanishes()).any())
-    return found.changed(exponential=part, lost=lost)
+    beside = bool(cancelled.any()) and not lost  # a part that decays faster remains beside a power of c
+    return found.changed(exponential=part, lost=lost or beside, lost_beside=beside)
 
 
 @rule("constant_pad_nd")

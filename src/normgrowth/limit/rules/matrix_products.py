@@ -1,5 +1,7 @@
 """Rules for matrix products and convolutions."""
 
+from fractions import Fraction
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
 from normgrowth.limit.exponentials import times_constant
-from normgrowth.limit.power_series import Series, decided, highest, product
+from normgrowth.limit.power_series import Series, Term, decided, highest, product
 from normgrowth.limit.rules.arithmetic import (
     add,
     as_series,
@@ -46,10 +48,17 @@ def _count_cancelled(operation: Operation, f: Any, found: Series, a: Series, b: 
     if found.zero:
         return
 
-    def entered() -> Tensor:
-        return f(*((x.top.value != 0).to(torch.float32) for x in (a, b)))
+    pairs: dict[Fraction, list[tuple[Term, Term]]] = {}
+    for s in a.terms:
+        for t in b.terms:
+            pairs.setdefault(s.degree + t.degree, []).append((s, t))
 
-    count_cancelled_sums(operation, found, [(a.top.degree + b.top.degree, entered)])
+    def entered(degree: Fraction) -> Tensor:
+        here = [f(*((term.value != 0).to(torch.float32) for term in pair)) for pair in pairs[degree]]
+        return reduce(torch.add, here)
+
+    entering = [(degree, partial(entered, degree)) for degree in sorted(pairs, reverse=True)]
+    count_cancelled_sums(operation, found, entering)
 
 
 def _sums_of_zeros(operation: Operation, found: Series, a: Series, b: Series) -> bool:

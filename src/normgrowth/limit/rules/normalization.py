@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
+from normgrowth.limit.exponentials import element_product
 from normgrowth.limit.power_series import (
     ZERO,
     Series,
@@ -13,7 +14,6 @@ from normgrowth.limit.power_series import (
     all_nonzero,
     decided,
     highest,
-    product,
     without_zeros,
 )
 from normgrowth.limit.rules.arithmetic import add, as_series, shortened_series, sum_of_series
@@ -37,10 +37,10 @@ def normalized(operation: Operation, x: Series, dims: list[int], eps: float, cen
             return Series((Term(ZERO, away * size.rsqrt(), x.top.sources),), below)
     if center:
         x = _centered(operation, x, dims)
-    squares = product(torch.mul, x, x, operation.orders)
+    squares = element_product(operation.orders, x, x)
     variance = squares.map(lambda value: value.mean(dims, keepdim=True))
     eps_term = as_series(torch.full((), eps, dtype=variance.top.value.dtype), variance)
-    return product(torch.mul, x, power(operation, add(variance, eps_term), -0.5), operation.orders)
+    return element_product(operation.orders, x, power(operation, add(variance, eps_term), -0.5))
 
 
 def distance_from_mean(x: Series, dims: list[int]) -> Series:
@@ -97,7 +97,7 @@ def _count_nearly_constant(operation: Operation, value: Tensor, dims: list[int],
 
 def gained(operation: Operation, x: Series, gain: Any, bias: Any) -> Series:
     if gain is not None:
-        x = product(torch.mul, x, as_series(gain), operation.orders)
+        x = element_product(operation.orders, x, as_series(gain))
     return x if bias is None else sum_of_series(operation, x, as_series(bias))
 
 
@@ -199,7 +199,7 @@ def spread(operation: Operation, x: Series, dim: Any = None, **kwargs: Any) -> S
         count *= x.shape[d]
     correction = kwargs.get("correction", 1)
     away = _centered(operation, x, dims)
-    squares = product(torch.mul, away, away, operation.orders)
+    squares = element_product(operation.orders, away, away)
     keep = bool(kwargs.get("keepdim", False))
     found = squares.map(
         lambda value: value.sum(dims, keepdim=keep) / (count - (1 if correction is None else correction))

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.power_series import Series, combine, product
+from normgrowth.limit.exponentials import element_product
+from normgrowth.limit.power_series import Series, combine
 
 
 @rule("prod")
@@ -25,7 +26,7 @@ def total_product(operation: Operation, x: Series, *args: Any, **kwargs: Any) ->
     while (count := x.shape[dim]) > 1:
         half = count // 2
         first, second, odd = (_narrowed(x, dim, *part) for part in _parts(half, count))
-        x = product(torch.mul, first, second, operation.orders)
+        x = element_product(operation.orders, first, second)
         if count % 2:
             x = combine(lambda a, b: torch.cat([a, b], dim), x, odd, moves=True)
     return x if keep else x.move(lambda value: value.squeeze(dim))
@@ -53,7 +54,7 @@ def running_product(operation: Operation, x: Series, dim: int, dtype: torch.dtyp
 
     while step < count:
         before, here = _narrowed(x, dim, 0, count - step), _narrowed(x, dim, step, count - step)
-        longer = product(torch.mul, before, here, operation.orders)
+        longer = element_product(operation.orders, before, here)
         x = combine(joined, _narrowed(x, dim, 0, step), longer, moves=True)
         step *= 2
     return x

@@ -100,7 +100,7 @@ def log_softmax(operation: Operation, x: Series, dim: int, *_: Any) -> Series:
     winner = shares.argmax(dim, keepdim=True)
     largest = x.map(lambda value: value.gather(dim, winner))
     away = _without_rounding(operation, add(x, largest, -1), x, shares > 0, dim)
-    return add(away, Series((Term(ZERO, shares.amax(dim, keepdim=True).log(), 0),)))
+    return add(away, Series((Term(ZERO, shares.amax(dim, keepdim=True).log(), 0),), lost=True))
 
 
 def _without_rounding(operation: Operation, away: Series, x: Series, tied: Tensor, dim: int) -> Series:

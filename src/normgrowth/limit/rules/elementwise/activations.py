@@ -98,7 +98,7 @@ def _with_tail(
     if name == "silu":  # x sigmoid(x)
         gate = Operation(aten.sigmoid.default, operation.context)
         known = replace(x, exponential=None, lost=False)
-        lost = (x.lost or x.exponential is not None) and not all_grow(x)
+        lost = (x.lost or x.exponential is not None) and not all_level(x, LIKE_RELU)
         return of_product(found, known, activation(gate, known)).changed(lost=lost)
     if name not in TAILS or (name == "softplus" and operation.named(args, kwargs).get("beta", 1) != 1):
         return found
@@ -111,7 +111,9 @@ def _with_tail(
             lines = ACTIVATIONS[name]
             slope = torch.where(growing, _by_sign(x.sign(), lines.left[0], 0.0, lines.right[0]), slope)
         part, cancelled = plus(part, weighted(x.exponential, slope), found.shape)
-    return replace(found, exponential=part, lost=cancelled or (x.lost and not all_grow(x)))
+    return replace(
+        found, exponential=part, lost=cancelled or (x.lost and not all_level(x, ACTIVATIONS[name]))
+    )
 
 
 def tail(x: Series, left: float, right: float, rate: float) -> Exponential:
@@ -143,7 +145,7 @@ def elu(operation: Operation, x: Series, alpha: float = 1, scale: float = 1, inn
     )
     if operation.context.exponentials and x.exponential is None:
         part = tail(x, float(alpha * scale), 0.0, float(inner))
-        found = replace(found, exponential=part, lost=x.lost and not all_grow(x))
+        found = replace(found, exponential=part, lost=x.lost and not all_level(x, LIKE_RELU))
     return found
 
 
@@ -198,10 +200,14 @@ def growing_elements(x: Series) -> Tensor | None:
     return found
 
 
-def all_grow(x: Series) -> bool:
-    """Whether all elements grow; an exponentially small part then has no effect on a function's tail."""
+def all_level(x: Series, lines: Asymptotes) -> bool:
+    """Whether all elements grow toward a level: their exponentially small parts then have no effect on a function."""
     growing = growing_elements(x)
-    return growing is not None and bool(growing.all())
+    if growing is None or not bool(growing.all()):
+        return False
+    return not (lines.left[0] or lines.right[0]) or not bool(
+        _by_sign(x.sign(), lines.left[0], 0.0, lines.right[0]).any()
+    )
 
 
 def _tangent(f: Callable[[Tensor], Tensor], degree: Fraction, value: Tensor) -> dict[Fraction, Tensor]:

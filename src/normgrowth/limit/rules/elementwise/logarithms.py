@@ -23,8 +23,9 @@ from normgrowth.limit.power_series import (
 from normgrowth.limit.rules.arithmetic import add, as_series, sum_of_series
 from normgrowth.limit.rules.attention.softmax import distribution
 from normgrowth.limit.rules.elementwise.activations import (
+    LIKE_STEP,
     Asymptotes,
-    all_grow,
+    all_level,
     growing_elements,
     smooth,
     tail,
@@ -59,7 +60,7 @@ def exponential(operation: Operation, x: Series) -> Series:
             add(found, as_series(1.0, found)) if operation.name == "expm1" else times_constant(found, rate)
         )
         part, cancelled = plus(part, multiplied(x.exponential, slope), found.shape)
-    lost = cancelled or (x.lost and not all_grow(x)) or refusal is not None
+    lost = cancelled or (x.lost and not all_level(x, LIKE_STEP)) or refusal is not None
     return replace(found, exponential=part, lost=lost)
 
 
@@ -122,7 +123,8 @@ def logarithm(operation: Operation, x: Series) -> Series:
     decay = x.exponential.decay
     if decay.at(LOG_C) is not None:  # log(c^k exp(-d)) = k log c - d, of which the logarithm is left out
         powers = [term for term in decay.terms if term.degree != LOG_C]
-        decay = without_zeros(powers, highest(decay.rest, LOG_C))
+        nothing = Term(ZERO, torch.zeros_like(level), 0)
+        decay = without_zeros(powers or [nothing], highest(decay.rest, LOG_C))
     inside = add(times_constant(decay, -unit), Series((Term(ZERO, operation(x.exponential.weight), 0),)))
     zeros = torch.zeros_like(level)
     outside = Series((Term(ZERO, torch.where(gone, zeros, found.top.value), x.sources),), below)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normgrowth.limit.dispatch import Operation, rule
-from normgrowth.limit.exponentials import leading_values, nothing, of_product, ratio, times_constant
+from normgrowth.limit.exponentials import element_product, multiplied, nothing, ratio, times_constant
 from normgrowth.limit.power_series import (
     Exponential,
     Series,
@@ -43,16 +43,19 @@ def power(operation: Operation, x: Series, exponent: float | Fraction) -> Series
     found = expanded(operation, x, found, lambda n: _binomial(p, n) * torch.pow(x.top.value, float(p) - n))
     found.known_zeros = x.known_zeros  # in place: nothing else refers to `found` yet
     if x.exponential is None:
-        return found
-    return found.changed(exponential=_small_part(x, x.exponential, float(p)), lost=x.lost)
+        return found.changed(lost=True) if x.lost else found
+    return found.changed(exponential=_small_part(x, x.exponential, p), lost=x.lost)
 
 
-def _small_part(x: Series, part: Exponential, p: float) -> Exponential:
+def _small_part(x: Series, part: Exponential, p: Fraction) -> Exponential:
     """The small part of x^p: (w exp(-d))^p where x has no power of c, else p x^(p-1) w exp(-d)."""
     gone = x.vanishes()
-    slope = p * torch.pow(leading_values(x), p - 1) * part.weight
-    weight = torch.where(gone, torch.pow(part.weight, p), slope)
-    return Exponential(weight, part.decay.map(lambda value: torch.where(gone, value * p, value)))
+    decay = part.decay.map(lambda value: torch.where(gone, value * float(p), value))
+    ones = constant_series(torch.ones_like(x.top.value))
+    safe = combine(lambda a, b: torch.where(gone, a, b), ones, replace(x, exponential=None))
+    slope = by_element(safe, lambda degree, value: {degree * (p - 1): torch.pow(value, float(p - 1))})
+    found = multiplied(Exponential(float(p) * part.weight, decay), slope)
+    return replace(found, weight=torch.where(gone, torch.pow(part.weight, float(p)), found.weight))
 
 
 @cache
@@ -94,7 +97,7 @@ def count_cancelled(operation: Operation, x: Series, matters: bool) -> None:
 
 @rule("square")
 def square(operation: Operation, x: Series) -> Series:
-    return of_product(product(torch.mul, x, x, operation.orders), x, x)
+    return element_product(operation.orders, x, x)
 
 
 @rule("sqrt")
@@ -122,29 +125,27 @@ def division(operation: Operation, a: Any, b: Any, *, rounding_mode: str | None 
     gone = b.vanishes() if b.lost or b.exponential is not None else None
     if gone is not None and bool(gone.any()):
         return _divided_by_vanishing(operation, a, b, gone)
-    found = product(torch.mul, a, power(operation, b, -1), operation.orders)
-    return of_product(found, a, replace(b, terms=(replace(b.top, value=1 / b.top.value),), exponential=None))
+    return element_product(operation.orders, a, power(operation, b, -1))
 
 
 def _divided_by_vanishing(operation: Operation, a: Series, b: Series, gone: Tensor) -> Series:
     """The ratio where divisor and dividend are both smaller than any power of c."""
     one = torch.ones_like(b.top.value)
-    safe = combine(lambda x, y: torch.where(gone, y, x), replace(b, exponential=None), constant_series(one))
-    found = product(torch.mul, a, power(operation, safe, -1), operation.orders)
+    safe = combine(lambda x, y: torch.where(gone, y, x), b, constant_series(one), moves=True)
+    found = element_product(operation.orders, a, power(operation, safe, -1))
     if b.exponential is None:
         operation.context.unranked += int(gone.sum())
         return found.map(lambda value: value.masked_fill(gone, float("nan")))
-    if (a.lost or b.lost) and b.exponential.decay.rest is None:
-        operation.context.unranked += int(gone.sum())
-    elif a.lost or b.lost:
-        operation.context.doubtful += int(gone.sum())
+    if any(x.lost and not x.lost_beside for x in (a, b)):
+        if b.exponential.decay.rest is None:
+            operation.context.unranked += int(gone.sum())
+        else:
+            operation.context.doubtful += int(gone.sum())
     shape = found.shape
     wide = gone.expand(shape)
     numerator = a.exponential or nothing(a.top.value)
-    inside, growing = ratio(numerator, b.exponential, shape)
+    inside, growing, unknown = ratio(numerator, b.exponential, shape)
+    operation.context.doubtful += int((wide & unknown).sum())
     if bool((wide & (growing | ~a.vanishes().expand(shape))).any()):
         raise operation.refuse("division by a value that vanishes faster than any power of c")
-    left = of_product(found, a, safe) if a.exponential is not None else found
-    return replace(
-        combine(lambda x, y: torch.where(wide, x, y), inside, left, moves=True), lost=a.lost or b.lost
-    )
+    return combine(lambda x, y: torch.where(wide, x, y), inside, found, moves=True)
