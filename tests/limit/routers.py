@@ -22,13 +22,21 @@ class OrderedSigmoid(Double):
 
 
 class OrderedRouter(OrderedSigmoid):
-    """Also a softmax over experts with its limit and its order: shares fall by a high power, not exponentially."""
+    """Also a softmax over experts with its limit and its order: shares fall by a high power, not exponentially.
+
+    Of the sigmoids of experts that vanish, each is smaller than the next larger one by a factor of exp(-40).
+    """
 
     def __init__(self, experts: int) -> None:
         super().__init__()
         self.experts = experts
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "sigmoid" and args[0].shape[-1] == self.experts:
+            found, below = super().__torch_function__(func, types, args, kwargs), args[0].clamp(max=0.0)
+            ranks = (below.unsqueeze(-2) > below.unsqueeze(-1)).sum(-1)  # the number of larger values
+            vanishing = torch.exp(-8 * torch.log1p(-below.amin(-1, keepdim=True)) - 40 * ranks)
+            return torch.where(args[0] < 0, vanishing, found)
         if getattr(func, "__name__", "") == "softmax" and args[0].shape[-1] == self.experts:
             behind = args[0].amax(-1, keepdim=True) - args[0]
             shares = torch.exp(-12 * torch.log1p(behind))

@@ -40,7 +40,9 @@ def nothing(like: Tensor) -> Exponential:
 
 
 def broadcast(part: Exponential, shape: torch.Size) -> Exponential:
-    return Exponential(part.weight.expand(shape), part.decay.move(lambda value: value.expand(shape)))
+    return replace(
+        part, weight=part.weight.expand(shape), decay=part.decay.move(lambda value: value.expand(shape))
+    )
 
 
 def weighted(part: Exponential, factor: Any) -> Exponential:
@@ -154,12 +156,12 @@ def multiplied(part: Exponential, by: Series) -> Exponential:
     gaps = [low - high for high, low in pairwise(degrees)]
     gaps += [rest - degree for degree in degrees if (rest := rest_below(by, degree)) is not None]
     if gaps:
-        found = replace(found, decay=found.decay.changed(rest=highest(found.decay.rest, *gaps)))
+        found = replace(found, decay=found.decay.changed(rest=highest(found.decay.rest, *gaps)), origin=None)
     powers = leading_degrees(by)
     if not bool(powers.any()):
         return found
     log_c = Series((Term(LOG_C, -powers.expand(found.weight.shape), 0),))
-    return replace(found, decay=combine(lambda x, y: x + y, found.decay, log_c))
+    return replace(found, decay=combine(lambda x, y: x + y, found.decay, log_c), origin=None)
 
 
 def element_product(orders: int, a: Series, b: Series) -> Series:
@@ -229,7 +231,12 @@ def summed_over(part: Exponential, dims: list[int], keep: bool) -> tuple[Exponen
     if bool(several.any()):
         open_ = open_ or (rest is not None and rest >= 0)
         rest = highest(rest, *(term.degree for term in part.decay.terms if term.degree < 0))
-    return Exponential(total.reshape(shape), replace(part.decay, terms=kept, rest=rest)), open_, cancelled
+    origin = None if open_ else part.origin
+    return (
+        Exponential(total.reshape(shape), replace(part.decay, terms=kept, rest=rest), origin),
+        open_,
+        cancelled,
+    )
 
 
 def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Tensor, Tensor]:
@@ -259,6 +266,8 @@ def ratio(a: Exponential, b: Exponential, shape: torch.Size) -> tuple[Series, Te
     part = Exponential(torch.where(sign > 0, weight, torch.zeros_like(weight)), slower)
     growing = (sign < 0) & (weight != 0)
     unknown = _unknown_order(slower, a.decay, b.decay)
+    if unknown is not None and a.origin is not None and a.origin is b.origin:
+        unknown &= ~slower.vanishes()
     unknown = torch.zeros_like(growing) if unknown is None else unknown & (weight != 0)
     below = highest(*(term.degree for term in slower.terms if term.degree < 0), slower.rest)
     rest = None if below is None or bool(unknown.any()) else max(parts) + below

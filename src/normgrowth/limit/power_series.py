@@ -39,6 +39,7 @@ class Exponential:
 
     weight: Tensor  # 0 for elements without such a part
     decay: "Series"
+    origin: object = None  # elements of parts of the same origin that have equal decays are the same element
 
 
 class Unfinished(Protocol):
@@ -151,7 +152,8 @@ class Series:
         )  # safe: `found` is not shared yet
         if self.exponential is None:
             return found
-        moved = Exponential(f(self.exponential.weight), self.exponential.decay.move(f))
+        part = self.exponential
+        moved = Exponential(f(part.weight), part.decay.move(f), part.origin)
         return found.changed(exponential=moved, lost=self.lost, lost_beside=self.lost_beside)
 
     def at(self, degree: Fraction) -> Tensor | None:

@@ -59,6 +59,7 @@ class HungExponential:
     decay: Hung
     rest: Fraction | None
     zero: bool
+    origin: object
 
 
 def series_of(tensor: Tensor, mark: DegreeMark, unfinished: bool = False) -> Series:
@@ -136,7 +137,8 @@ def _terms(hung: Hung, like: Tensor) -> tuple[Term, ...]:
 
 
 def _exponential(part: HungExponential, like: Tensor) -> Exponential:
-    return Exponential(same_place(like, part.weight), Series(_terms(part.decay, like), part.rest, part.zero))
+    decay = Series(_terms(part.decay, like), part.rest, part.zero)
+    return Exponential(same_place(like, part.weight), decay, part.origin)
 
 
 def _hung(terms: Iterable[Term], like: Tensor, taken: Collection[int] | None = None) -> Hung:
@@ -168,7 +170,8 @@ def _may_hang(value: Tensor, like: Tensor, taken: Collection[int]) -> bool:
 
 def _hung_exponential(part: Exponential, like: Tensor) -> HungExponential:
     decay = part.decay
-    return HungExponential(storage_like(part.weight, like), _hung(decay.terms, like), decay.rest, decay.zero)
+    weight, terms = storage_like(part.weight, like), _hung(decay.terms, like)
+    return HungExponential(weight, terms, decay.rest, decay.zero, part.origin)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -96,7 +96,8 @@ def _left_behind(x: Series, shares: Tensor, visible: Tensor | None, dim: int) ->
     decay = combine(
         lambda a, b: torch.where(winners, a, b), taken.decay.map(lambda v: v.expand(x.shape)), behind
     )
-    part = Exponential(torch.where(winners, -shares * taken.weight, weight), replace(decay, lost=False))
+    weight = torch.where(winners, -shares * taken.weight, weight)
+    part = Exponential(weight, replace(decay, lost=False), object())
     return part, several
 
 

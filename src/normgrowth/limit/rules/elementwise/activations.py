@@ -121,9 +121,8 @@ def tail(x: Series, left: float, right: float, rate: float) -> Exponential:
     if (growing := growing_elements(x)) is None:
         return nothing(x.top.value)
     sign = torch.where(growing, x.sign(), x.top.value.new_zeros(()))
-    return Exponential(
-        _by_sign(sign, left, 0.0, right), replace(x.map(lambda value: value * sign * rate), lost=False)
-    )
+    decay = replace(x.map(lambda value: value * sign * rate), lost=False)
+    return Exponential(_by_sign(sign, left, 0.0, right), decay, object())
 
 
 @rule("glu")
