@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 # From worst to best: an architecture counts by its worst setting.
-OUTCOMES = ("wrong", "crashed", "undecided", "refused", "converging", "right", "not built")
+OUTCOMES = ("wrong", "crashed", "undecided", "refused", "not verified", "converging", "right", "not built")
 COLUMNS = {
     "float64": "float64",
     "bfloat16": "bfloat16",
@@ -95,7 +95,16 @@ def page(result: dict[str, Any]) -> str:
     }
     summary = [
         f"| {outcome} | " + " | ".join(str(counts[column][outcome]) for column in COLUMNS) + " |"
-        for outcome in ("right", "converging", "refused", "undecided", "wrong", "crashed", "not built")
+        for outcome in (
+            "right",
+            "converging",
+            "not verified",
+            "refused",
+            "undecided",
+            "wrong",
+            "crashed",
+            "not built",
+        )
     ]
     titles = ["architecture", "class", "degree", "vanish", *COLUMNS.values(), "flagged"]
     table = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
@@ -120,6 +129,7 @@ the first and the last of these settings. The table counts an architecture by it
   bits and under autocast, the reference is the float64 limit of the same rounded weights, and the cosine is at least
   0.999.
 - **converging**: not right at c = 1e7, but the error falls with every factor of 10.
+- **not verified**: the scaled network gives no numbers to compare with (overflow, 0/0) in some output.
 - **refused**: the limit raises an error with the reason (below).
 - **undecided**: not right, and the limit reports it: `limit.doubtful` counts values that depend on a tie which none of
   the computed orders decides; in 16 bits, `limit.findings` may list coefficients outside the range of the type, or
@@ -128,8 +138,9 @@ the first and the last of these settings. The table counts an architecture by it
 - **not built**: transformers cannot run the small model in this type, or with its parameters multiplied by c.
 
 Routers select experts by values that float64 rounds to equal numbers at large c (sigmoids near 1, shares near 0). If
-the scaled network disagrees with the limit, it is run again with another sigmoid and another softmax over experts.
-They have the same limits and the same order, but reach the limits so slowly that float64 still tells the values apart.
+the scaled network disagrees with the limit, or divides 0 by 0 because all chosen values vanish, it is run again with
+another sigmoid and another softmax over experts. They have the same limits and the same order, but reach the limits so
+slowly that float64 still tells the values apart. A NaN agrees with nothing.
 
 The tests in `tests/limit/test_architectures.py` compare every output of every submodule of 48 models, including vision
 models and modules of torch, with tighter bounds.

@@ -3,6 +3,7 @@
 right        agrees with the network scaled by some c from 10 to 1e7
 converging   does not agree yet at c = 1e7; the error falls steadily
 refused      the limit raised an InputError, which says why
+not verified the scaled network gives no numbers, so that there is nothing to compare with
 undecided    does not agree, and the limit counts doubtful values
 wrong        does not agree, and nothing says so
 not built    transformers could not build or run the small model, or run it with its parameters times c

@@ -206,5 +206,5 @@ def measure(row: Row, here: Tensor, coefficient: Tensor, value: Tensor, c: float
     )  # infinite, where a float would overflow
     row.sizes.append(float((x - y).norm() / y.norm()))
     x, y = (t.reshape(-1, t.shape[-1]) if t.dim() else t.reshape(1, 1) for t in (x, y))
-    cosines = torch.nn.functional.cosine_similarity(x, y, dim=-1, eps=0.0)[y.norm(dim=-1) > 0]
+    cosines = torch.nn.functional.cosine_similarity(x, y, dim=-1, eps=0.0)[y.norm(dim=-1) != 0]
     row.cosines.append(float((1 - cosines.min()).clamp(min=0.0)))  # NaN stays NaN

@@ -27,6 +27,17 @@ class Cancels(nn.Module):
 
 
 ROW = torch.arange(6) % 3
+
+
+def beside(high, both):
+    """Sums of opposite rows, and of rows of a higher degree in another row of the same product."""
+    zeros, ones = torch.zeros(3, 6).double(), torch.ones(1, 6).double()
+    pairs = torch.eye(3).double().repeat(1, 2)
+    return (torch.cat([torch.cat([pairs, zeros], 1), torch.cat([ones, ones], 1)]) @ torch.cat([both, high]))[
+        :3
+    ]
+
+
 ADDED = {
     "index_add": lambda both: torch.zeros(3, 4).double().index_add(0, ROW, both),
     "index_add with a factor": lambda both: (
@@ -61,3 +72,20 @@ def test_sums_that_cancel_need_more_orders(use):
     with torch.no_grad(), scaled_weights(model, 2.0**20):
         scaled = model(x) / 2.0 ** (20 * float(run.output_degrees))
     assert torch.allclose(found, scaled, rtol=1e-4, atol=1e-4)
+
+
+BESIDE = {
+    "matrix product": lambda both: beside(both.square(), both),
+    "addition": lambda both: (torch.cat([both[:3], both.square()]) + torch.cat([both[3:], both.square()]))[
+        :3
+    ],
+}
+
+
+@pytest.mark.parametrize("use", BESIDE)
+def test_sums_that_cancel_beside_a_higher_degree_are_counted(use):
+    """Other rows have a higher degree, at which these rows are 0."""
+    torch.manual_seed(1)
+    limit = saturated(Cancels(BESIDE[use]), orders=1)
+    limit(torch.randint(-3, 4, (3, 4)).double())
+    assert sum(limit.cancelled.values()) > 0

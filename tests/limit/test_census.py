@@ -1,12 +1,14 @@
 """A sample of the census (`make census`): no architecture may be wrong without saying so."""
 
 import json
+import math
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
-from limit.census import examine, examine_narrow, judged
-from limit.comparison import FACTORS, Row
+from limit.census import examine, examine_narrow, judged, smallest_error
+from limit.comparison import FACTORS, Row, measure
 from limit.text_models import SETTINGS, candidates, model_class
 from torch import nn
 
@@ -82,6 +84,19 @@ def test_outcomes():
     assert judged([row([0.9, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6])], limit) == "wrong"
     limit.doubtful = 1
     assert judged([row([0.9, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6])], limit) == "undecided"
+
+
+def test_what_is_not_a_number_agrees_with_nothing():
+    """A network whose ratios are 0/0 at large c, and a limit that is not a number."""
+    limit, nan = saturated(nn.Linear(1, 1)), float("nan")
+    assert judged([row([0.5, 0.1, nan, nan, nan, nan, nan])], limit) == "wrong"
+    assert judged([row([0.5, 1e-3, nan, nan, nan, nan, nan])], limit) == "right"
+    assert judged([row([nan] * 7)], limit) == "not verified"
+    here = torch.ones(1, 2, dtype=torch.bool)
+    for value, coefficient in ((1.0, nan), (nan, 1.0)):
+        found = Row("", 0, 0, Fraction(0), 1.0)
+        measure(found, here, torch.full((1, 2), coefficient), torch.full((1, 2), value), 10.0)
+        assert math.isinf(smallest_error(found))
 
 
 def test_what_is_a_text_architecture():

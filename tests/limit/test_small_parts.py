@@ -330,6 +330,34 @@ def test_the_order_of_values_whose_small_parts_cancel_is_undecided(f):
     assert limit.doubtful > 0
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: (
+            (torch.softmax(a, -1) * SEEN[:3]).sum(),
+            torch.sigmoid(4 * a[0]),
+        ),  # 1 - exp(-2c), 1 - exp(-4c)
+        lambda a: (1 - torch.exp(-a[0]), torch.sigmoid(a[0])),  # differ by exp(-2c)
+        lambda a: (2 - torch.exp(-a[0]) - torch.sigmoid(a[0]), torch.sigmoid(a[0])),
+    ],
+    ids=["a sum beside 1", "equal parts", "opposite parts"],
+)
+def test_values_whose_known_small_parts_are_equal_or_cancel_are_undecided(f):
+    """The second value is the larger one, by a part that decays faster than those that are known."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Parameter(torch.tensor([1.0, -1.0, 0.0]).double())
+
+        def forward(self, _: Tensor) -> Tensor:
+            return torch.stack(f(self.scores)).argmax() * self.scores
+
+    limit = saturated(Model())
+    found = limit(torch.ones(1))
+    assert limit.doubtful or torch.equal(found, torch.tensor([1.0, -1.0, 0.0]).double())
+
+
 class Growing(nn.Module):
     def __init__(self, f) -> None:
         super().__init__()

@@ -50,6 +50,7 @@ from normgrowth.limit.pass_log import Context
 from normgrowth.limit.power_series import Series, constant_series, nonzero, with_all_orders
 
 SEVERAL = (list, tuple)
+MOST_DEGREES = 256  # of one tensor; a product of two such tensors has 65,536 pairs of terms
 VIEW_AS_DTYPE = torch.ops.aten.view.dtype
 Marks = dict[int, DegreeMark]  # id of a tensor argument that grows -> its mark
 
@@ -217,6 +218,12 @@ class LimitMode(TorchDispatchMode):
         args = tuple([_lifted(value, marks, unfinished) for value in args])
         if kwargs:
             kwargs = {key: _lifted(value, marks, unfinished) for key, value in kwargs.items()}
+        if (most := max((len(mark.lower) for mark in marks.values()), default=0) + 1) > MOST_DEGREES:
+            raise self.context.refuse(
+                func,
+                f"the elements of a tensor have {most} different degrees, more than {MOST_DEGREES}: a recurrence "
+                "multiplies growing values step after step. Hold its parameters fixed (fixed=), or shorten the text",
+            )
         if (narrow := half or (dtype if dtype in HALVES else None)) is not None:
             args, kwargs = _map(lambda value: exact_argument(value, self, narrow), (args, kwargs))
         return found(Operation(func, self.context, dtype, (args, kwargs)), *args, **kwargs)
