@@ -15,6 +15,8 @@ COLUMNS = {
 # Why the limit reports doubtful values although it is right.
 PADDING = "Local attention pads the text to whole blocks, and the queries of the padding are exactly 0. "
 FLAGGED = {
+    "dbrx": "Queries and keys are clipped to the same bound, so that some scores cancel to 0. The omitted orders of these "
+    "scores are below 0 and do not change the weights.",
     "longt5": PADDING
     + "Only the position bias ranks their keys, and it ties. The size of the omitted orders of the scores is known for "
     "a whole tensor, not for each row, so the limit cannot rule out that they decide these ties. The model drops the "
@@ -84,6 +86,18 @@ def reasons(models: dict[str, list[dict[str, Any]]], outcomes: tuple[str, ...]) 
     return [f"| {', '.join(names)} | {', '.join(columns)} | {why} |" for why, (names, columns) in rows]
 
 
+def measured_last(result: dict[str, Any]) -> str:
+    """Return which columns were measured with the code of the float64 column, or later; the others are older."""
+    codes = {name: done for name, done in result["done"].items() if "float64" in done}
+    newest = Counter(done["float64"] for done in codes.values()).most_common(1)[0][0]
+    older = Counter(done["bfloat16"] for done in codes.values() if "bfloat16" in done).most_common(1)[0][0]
+    counts = [
+        f"{label}: {sum(done.get(column) not in (None, older) or older == newest for done in codes.values())}"
+        for column, label in COLUMNS.items()
+    ]
+    return f"Architectures measured with the rules of the float64 column, or later, of {len(codes)}: {', '.join(counts)}."
+
+
 def page(result: dict[str, Any]) -> str:
     models: dict[str, list[dict[str, Any]]] = {}
     for record in result["records"]:
@@ -120,6 +134,9 @@ Each architecture has four settings: 2 layers with perturbed biases, gains and b
 initialized, 8 experts; 4 layers perturbed, 8 experts; 4 layers as initialized, 4 experts. Models of 2 layers run with
 eager attention, models of 4 layers with torch's attention if they support it. 16 bits and autocast are measured with
 the first and the last of these settings. The table counts an architecture by its worst setting.
+
+{measured_last(result)}
+The records of the others are older.
 
 | outcome | {" | ".join(COLUMNS.values())} |
 |---|{"---|" * len(COLUMNS)}
