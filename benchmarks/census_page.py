@@ -15,8 +15,8 @@ COLUMNS = {
 # Why the limit reports doubtful values although it is right.
 PADDING = "Local attention pads the text to whole blocks, and the queries of the padding are exactly 0. "
 FLAGGED = {
-    "dbrx": "Queries and keys are clipped to the same bound, so that some scores cancel to 0. The omitted orders of these "
-    "scores are below 0 and do not change the weights.",
+    "dbrx": "Queries and keys are clipped to the same bound, so that some scores cancel to 0. The omitted orders of "
+    "these scores are below 0 and do not change the weights.",
     "longt5": PADDING
     + "Only the position bias ranks their keys, and it ties. The size of the omitted orders of the scores is known for "
     "a whole tensor, not for each row, so the limit cannot rule out that they decide these ties. The model drops the "
@@ -95,7 +95,7 @@ def measured_last(result: dict[str, Any]) -> str:
         f"{label}: {sum(done.get(column) not in (None, older) or older == newest for done in codes.values())}"
         for column, label in COLUMNS.items()
     ]
-    return f"Architectures measured with the rules of the float64 column, or later, of {len(codes)}: {', '.join(counts)}."
+    return f"Architectures measured with the newest rules, of {len(codes)}: {', '.join(counts)}."
 
 
 def page(result: dict[str, Any]) -> str:
