@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,14 @@ class MissingDependency(InputError):
     def __init__(self, package: str, install: str) -> None:
         self.package, self.install = package, install
         super().__init__(f"{package} is not installed; install it with: {install}")
+
+
+def installed(package: str) -> Any:
+    """Import an optional package. Raises MissingDependency if it is not installed."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingDependency(package, f"pip install {package}") from error
 
 
 class TooFewPoints(InputError):

@@ -8,9 +8,10 @@ from rich.console import Console
 
 from normgrowth.report import renderers as dispatch
 from normgrowth.report.page.content import PageEntry, content_of
-from normgrowth.report.page.pieces import Chart, ChartCurve, Map, Picture, Section, Table
+from normgrowth.report.page.pieces import Chart, ChartCurve, Map, Picture, Section
 from normgrowth.report.page.summary import parameter_notes, summary_sentences, summary_table
 from normgrowth.report.page.write import sections_of
+from normgrowth.report.table_columns import Table
 from normgrowth.results import Result
 
 FOLDER = Path(__file__).parent
@@ -46,12 +47,12 @@ def _section(section: Section) -> list[str]:
         lines += [f"y = {mark.y:g}: {mark.label}" for mark in item.marks] if isinstance(item, Chart) else []
         if isinstance(item, Map):
             lines += [" | ".join(row) for row in item.texts]
-        lines += [_curve(curve) for curve in (item.curves if isinstance(item, Chart) else item.over)]
+        lines += [_curve(curve) for curve in item.curves]
     return [*lines, *(f"note: {note}" for note in section.notes), ""]
 
 
 def _rows(table: Table) -> list[str]:
-    cells = [[column.title, *column.cells] for column in table.columns]
+    cells = [[column.heading, *column.cells] for column in table.shown]
     return [" | ".join(row) for row in zip(*cells, strict=True)]
 
 

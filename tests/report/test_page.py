@@ -17,10 +17,11 @@ from normgrowth.cli.main import main
 from normgrowth.errors import InputError, SchemaError
 from normgrowth.records import Block, Records
 from normgrowth.report.page import document
-from normgrowth.report.page.document import LARGEST, page
+from normgrowth.report.page.document import LARGEST, Document, page
 from normgrowth.report.page.packing import thinned
-from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section, Table, column, words
+from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Section
 from normgrowth.report.page.run_tables import counted_notes
+from normgrowth.report.table_columns import Table, numbers, words
 from normgrowth.stored_result import StoredResult
 
 
@@ -320,7 +321,7 @@ def test_the_policy_names_the_scripts_that_are_there(folder):
 
 def test_tables_have_what_they_sort_by():
     table = Table(
-        "t", [words("name", ["a", "b"]), column("x", [1234.5, float("nan")], lambda x: f"{x:,.0f}")]
+        "t", [words("name", ["a", "b"]), numbers("x", [1234.5, float("nan")], lambda x: f"{x:,.0f}")]
     )
     text = document._table(table)
     assert 'data-value="1234.5">1,234<' in text
@@ -398,7 +399,7 @@ def test_the_same_records_give_the_same_page(folder):
             items=[Chart("c", "c", "c", ChartAxis("x"), ChartAxis("y"), [ChartCurve("l", [1], [2])])],
         )
     ]
-    assert page("t", sections) == page("t", sections)
+    assert page(Document("t", sections)) == page(Document("t", sections))
     first = report([folder], folder / "p.html").read_bytes()
     assert report([folder], folder / "p.html").read_bytes() == first
 

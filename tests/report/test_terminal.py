@@ -27,9 +27,9 @@ from normgrowth.records import Block, Records
 from normgrowth.report.numbers import cosine, number, percent, small, times
 from normgrowth.report.renderers import show as show_result
 from normgrowth.report.sentences.trace import sentences as trace_sentences
+from normgrowth.report.table_columns import Column, words
 from normgrowth.report.terminal import comparison, parameters, reproduction
-from normgrowth.report.terminal.console import Cells, Progress, say_most_important
-from normgrowth.report.terminal.console import show as show_table
+from normgrowth.report.terminal.console import Progress, say_most_important, show_table
 from normgrowth.report.terminal.trace import show
 from normgrowth.results import load
 from normgrowth.stored_result import StoredResult
@@ -371,9 +371,9 @@ def test_the_cosine_to_other_tokens_is_never_hidden(width):
 def test_text_is_folded_only_if_the_table_does_not_fit():
     long, number_ = "transformer.h.10.mlp.c_fc.weight." * 2, "12.3"
     columns = [
-        Cells("name", [long], right=False, widest=0.3),
-        Cells("why", ["because"], right=False),
-        Cells("x", [number_]),
+        words("name", [long], widest=0.3),
+        words("why", ["because"]),
+        Column("x", [number_]),
     ]
     assert long in shown_columns(columns, 100)
     assert long not in shown_columns(columns, 70)

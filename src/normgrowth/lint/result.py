@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, overload
 
 from normgrowth.checkpoints.parameters.selection import Selection
-from normgrowth.records import Records, installed
+from normgrowth.errors import installed
+from normgrowth.records import Records
 from normgrowth.results import Result
 from normgrowth.trace.sampling.finding import Finding
 

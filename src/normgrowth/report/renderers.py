@@ -1,5 +1,6 @@
 """Which file shows which result: `report/PART/KIND.py`, for each part and kind of result.
 
+columns/KIND.py    the columns of tables that the terminal and the page show
 terminal/KIND.py   show(result, console): the table and the sentences
 figures/KIND.py    FIGURES: name -> Drawing; the first is `result.plot()`
 sentences/KIND.py  sentences(result): what the result shows, for the terminal, the page and the metadata of figures

@@ -1,7 +1,8 @@
 """A sweep as arrays, for tables, figures and sentences."""
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,19 @@ if TYPE_CHECKING:
     from normgrowth.lab.sweep_result import Sweep
 
 Floats = NDArray[np.float64]
+
+
+def fractional_rows(values: Floats, rows: Sequence[Any]) -> Floats:
+    """The fractional row of each value, interpolated logarithmically if rows are positive; NaN outside the rows."""
+    try:
+        known = np.array(rows, float)
+    except (TypeError, ValueError):
+        return np.full(len(values), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        place, scale = (np.log(values), np.log(known)) if (known > 0).all() else (values, known)
+    if len(known) < 2 or not (np.diff(scale) > 0).all():
+        return np.full(len(values), np.nan)
+    return np.interp(place, scale, np.arange(len(known), dtype=float), left=np.nan, right=np.nan)
 
 
 class SweepGrid:

@@ -10,7 +10,8 @@ from normgrowth.checkpoints.checkpoint import STORAGE, Checkpoint
 from normgrowth.checkpoints.parameters.parameter_names import Kind
 from normgrowth.checkpoints.parameters.selection import Selection, stored_copies
 from normgrowth.checkpoints.series import CheckpointSeries
-from normgrowth.records import Records, installed
+from normgrowth.errors import installed
+from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
 from normgrowth.text import natural_order
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.network.behavior.result import Behavior, NetworkBehavior
-from normgrowth.report.figures.style import BLUE, GRAY, INK, ORANGE, drawing, label
+from normgrowth.report.figures.style import BLUE, GRAY, INK, ORANGE, drawing, label, panels
 from normgrowth.report.sentences.behavior import by_run
 
 if TYPE_CHECKING:
@@ -21,13 +21,10 @@ WIDE = 50.0  # losses that span more than this factor get a logarithmic axis
 @drawing("Predictions as the weights grow")
 def predictions(result: Behavior) -> "Figure | None":
     """A row for each model: shares on the left, loss on the right; the last point is the saturated network."""
-    from matplotlib.figure import Figure
-
     runs = by_run(result)
     if not runs:
         return None
-    figure = Figure(figsize=(7.2, 0.8 + 2.1 * len(runs)))
-    axes: Any = figure.subplots(len(runs), 2, squeeze=False, sharex="row")
+    figure, axes = panels(7.2, 0.8 + 2.1 * len(runs), len(runs), 2, squeeze=False, sharex="row")
     for (left, right), (run, networks) in zip(axes, runs.items(), strict=True):
         for quantity, name, color in SHARES:
             _draw(left, networks, quantity, name, color)

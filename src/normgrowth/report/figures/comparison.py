@@ -7,7 +7,7 @@ import numpy as np
 from normgrowth.compare.result import Comparison
 from normgrowth.errors import InputError
 from normgrowth.report.difference_grid import FULL, IDENTICAL, TITLES, difference_grid
-from normgrowth.report.figures.style import GRAY, INK, drawing, label, line, step_axis
+from normgrowth.report.figures.style import GRAY, INK, drawing, label, line, panels, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,15 +18,12 @@ ROWS, COLUMNS = 60, 400
 @drawing("Relative differences of two runs by tensor and step")
 def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
     """The relative difference of each tensor at each step in one stage (default: that of the earliest difference)."""
-    from matplotlib.figure import Figure
-
     if stage is not None and stage not in TITLES:
         raise InputError(f"unknown stage {stage!r}; known: {', '.join(TITLES)}")
     grid = difference_grid(result, stage, most_rows=ROWS, most_columns=COLUMNS)
     if grid is None:
         return None
-    figure = Figure(figsize=(7.2, 1.4 + 0.14 * len(grid.names)))
-    ax = figure.subplots()
+    figure, ax = panels(7.2, 1.4 + 0.14 * len(grid.names))
     shown = np.where(np.isnan(grid.values), np.nan, grid.over_floor)
     look = {"cmap": "RdBu_r", "vmin": -FULL, "vmax": FULL, "interpolation": "nearest"}
     image = ax.imshow(shown, aspect="auto", **look)
@@ -58,12 +55,9 @@ def heat_map(result: Comparison, stage: str | None = None) -> "Figure | None":
 @drawing("Growth of the differences of two runs")
 def growth(result: Comparison) -> "Figure | None":
     """The largest relative difference of each stage at each step, and the noise floor of the main stage."""
-    from matplotlib.figure import Figure
-
     if not result.alignment.stages:
         return None
-    figure = Figure(figsize=(7.2, 3.2))
-    ax = figure.subplots()
+    figure, ax = panels(7.2, 3.2)
     steps: list[int] = []
     for place, stage in enumerate(result.alignment.stages):
         grid = result.matrix(stage, by=result.alignment.level, run="difference")

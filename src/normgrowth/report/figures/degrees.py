@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 from normgrowth.limit.result import Degrees, ModuleDegree
-from normgrowth.report.figures.style import GRAY, INK, drawing, label
+from normgrowth.report.figures.style import GRAY, INK, drawing, label, panels
 from normgrowth.report.sentences.degrees import alike
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_ROWS = 48
@@ -16,14 +15,12 @@ MOST_ROWS = 48
 @drawing("Degree of each part of the model")
 def by_module(result: Degrees) -> "Figure | None":
     """A row per module; equal blocks share a row, and the deepest modules are left out if there are too many rows."""
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     rows = _rows(result)
     if not any(row.degree is not None for _, row in rows):
         return None
-    figure = Figure(figsize=(5.6, 0.9 + 0.17 * len(rows)))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(5.6, 0.9 + 0.17 * len(rows))
     exact = [(float(row.degree), y) for y, (_, row) in enumerate(rows) if row.degree is not None]
     lower = [(float(degree), y) for y, (_, row) in enumerate(rows) for degree in row.lower]
     x, y = zip(*exact, strict=True)

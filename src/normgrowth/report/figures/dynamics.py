@@ -14,6 +14,7 @@ from normgrowth.report.figures.style import (
     drawing,
     label,
     line,
+    panels,
     step_axis,
     value_axis,
 )
@@ -88,16 +89,13 @@ def figure_budget(d: Dynamics) -> "Figure | None":
 def figure_plane(d: Dynamics) -> "Figure | None":
     """Each interval as a point (‖δ‖, ⟨θ,δ⟩): the norm grows above the curve −½‖δ‖² and falls below it."""
     d = d.leading
-    from matplotlib.figure import Figure
-
     rows = d.records.where(level=d.level, name=d.name, quantity="growth_alignment")
     if not len(rows):
         return None
     ends, twice = rows.series("growth_alignment", level=d.level, name=d.name)
     size = dict(zip(d.steps[1:], d.step_sizes, strict=True))
     sizes = np.array([size.get(end, np.nan) for end in ends.tolist()])
-    figure = Figure(figsize=(4.6, 3.2))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(4.6, 3.2)
     points = ax.scatter(sizes, twice / 2, c=ends, s=14, cmap="viridis_r", linewidths=0, zorder=3)
     low, high = np.nanmin(sizes), np.nanmax(sizes)
     at = np.linspace(0 if low < 0.5 * high else 0.95 * low, 1.05 * high, 200)
@@ -126,10 +124,7 @@ def _title(d: Dynamics) -> str:
 
 
 def _axes(d: Dynamics) -> "tuple[Figure, Axes]":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6, 3.0))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(4.6, 3.0)
     ax.set_title(_title(d), parse_math=False)
     step_axis(ax, d.steps)
     return figure, ax

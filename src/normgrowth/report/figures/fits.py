@@ -12,6 +12,7 @@ from normgrowth.report.figures.style import (
     ORANGE,
     drawing,
     label,
+    panels,
     step_axis,
     value_axis,
 )
@@ -29,14 +30,11 @@ CURVE = 400  # points per curve
 @drawing("Growth laws and measured norms")
 def figure_laws(fits: Fits) -> "Figure | None":
     """Measured points with the best law, the paper's law and close rivals; for several series, the best law of each."""
-    from matplotlib.figure import Figure
-
     fits = fits.leading
     drawn = [fit for fit in fits.series.values() if fit.points]
     if not drawn:
         return None
-    figure = Figure(figsize=(4.8, 3.2))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(4.8, 3.2)
     if len(fits.series) == 1:
         _one(ax, drawn[0])
         ax.legend()
@@ -52,14 +50,11 @@ def figure_laws(fits: Fits) -> "Figure | None":
 @drawing("Residuals of the growth laws")
 def figure_residuals(fits: Fits) -> "Figure | None":
     """Measured minus fitted norms, for the main laws of one series or the best law of each of several."""
-    from matplotlib.figure import Figure
-
     fits = fits.leading
     drawn = [fit for fit in fits.series.values() if fit.points and chosen_laws(fit)]
     if not drawn:
         return None
-    figure = Figure(figsize=(4.8, 2.9))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(4.8, 2.9)
     if len(fits.series) == 1:
         for law, color in zip(chosen_laws(drawn[0]), COLORS, strict=False):
             _residuals(ax, drawn[0], law, color, law.law)

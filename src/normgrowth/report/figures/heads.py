@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from normgrowth.network.heads.result import Heads, HeadTable
-from normgrowth.report.figures.style import (
-    BLUE,
-    GRAY,
-    INK,
-    Drawing,
-    drawing,
-    label,
-)
+from normgrowth.report.figures.style import BLUE, GRAY, INK, Drawing, drawing, label, panels
 from normgrowth.report.sentences.heads import KINDS, tables
 
 if TYPE_CHECKING:
@@ -49,15 +42,15 @@ PUBLISHED: tuple[dict[str, Any], ...] = (
 @drawing("Positions attended by saturated heads")
 def positions(result: Heads, published: Heads | None = None) -> "Figure | None":
     """Figure 3: left as published (positions), right as shares of the visible positions. A row for each model."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     drawn = [heads for heads in tables(result) if heads.form]
     if not drawn:
         return None
     theirs = tables(published) if published is not None else []
-    figure = Figure(figsize=(7.2, 1.0 + 1.75 * len(drawn)))
-    axes = figure.subplots(len(drawn), 2, squeeze=False, sharex="col", sharey=True)
+    figure, axes = panels(
+        7.2, 1.0 + 1.75 * len(drawn), len(drawn), 2, squeeze=False, sharex="col", sharey=True
+    )
     for (left, right), heads in zip(axes, drawn, strict=True):
         _positions(left, heads, theirs, result.window)
         _shares(right, heads)
@@ -138,7 +131,6 @@ def _marks(ax: "Axes", lines: Sequence[tuple[float, str]], beside: float, *, per
 @drawing("Heads by kind")
 def atlas(result: Heads) -> "Figure | None":
     """A cell for each head, colored by kind, layers from bottom to top: in the soft and in the saturated network."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     drawn = [heads for heads in tables(result) if any(heads.kinds)]
@@ -149,8 +141,7 @@ def atlas(result: Heads) -> "Figure | None":
     deep = [len(heads.depth) for heads in drawn]
     cell = min(0.25, 3.6 / wide)
     size = 1.0 + columns * (cell * wide + 0.35), 0.95 + sum(cell * n + 0.55 for n in deep)
-    figure = Figure(figsize=(max(size[0], 4.6), size[1]))
-    axes = figure.subplots(len(drawn), columns, squeeze=False, height_ratios=deep)
+    figure, axes = panels(max(size[0], 4.6), size[1], len(drawn), columns, squeeze=False, height_ratios=deep)
     for row, heads in zip(axes, drawn, strict=True):
         both = ((heads.kinds, "soft"), (heads.saturated_kinds, "saturated"))
         for ax, (kinds, which) in zip(row, both, strict=False):
@@ -199,15 +190,20 @@ def patterns(result: Heads, run: str | None = None) -> "Figure | None":
 
     run: the model (default: the first).
     """
-    from matplotlib.figure import Figure
-
     known = result.models.get(next(iter(result.models), "") if run is None else run)
     if known is None or known.patterns is None or not known.patterns.heads:
         return None
     tokens, chosen, kinds = known.patterns.tokens, known.patterns.heads, known.kinds
     side = max(1.5, min(2.4, 0.14 * len(tokens)))
-    figure = Figure(figsize=(1.5 + (side + 0.15) * len(chosen), 1.5 + 2 * side))
-    axes = figure.subplots(2, len(chosen), squeeze=False, sharex=True, sharey=True)
+    figure, axes = panels(
+        1.5 + (side + 0.15) * len(chosen),
+        1.5 + 2 * side,
+        2,
+        len(chosen),
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+    )
     image = None
     for column, (name, both) in zip(axes.T, chosen.items(), strict=True):
         for ax, which in zip(column, ("soft", "saturated"), strict=True):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from normgrowth.paper.reproduction import Reproduction
-from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, drawing
+from normgrowth.report.figures.style import BLUE, GRAY, ORANGE, drawing, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,13 +13,11 @@ COLORS = {"holds": BLUE, "holds in part": "#8ab4d8", "does not hold": ORANGE}
 
 @drawing("Claims of the paper by verdict")
 def figure_verdicts(result: Reproduction) -> "Figure | None":
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     if not result.claims:
         return None
-    figure = Figure(figsize=(7.2, 0.8 + 0.22 * len(result.claims)))
-    ax = figure.subplots()
+    figure, ax = panels(7.2, 0.8 + 0.22 * len(result.claims))
     colors = [COLORS.get(claim.verdict, GRAY) for claim in result.claims]
     ax.barh(range(len(colors)), 1, color=colors)
     ax.set_yticks(range(len(colors)), [f"{claim.id} ({claim.where})" for claim in result.claims])

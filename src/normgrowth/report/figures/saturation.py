@@ -18,19 +18,13 @@ from normgrowth.report.figures.style import (
     Layers,
     drawing,
     label,
+    panels,
     step_axis,
     value_axis,
 )
-from normgrowth.report.figures.style import (
-    line as draw_line,
-)
+from normgrowth.report.figures.style import line as draw_line
 from normgrowth.report.figures.trace import DASHES, FAMILIES
-from normgrowth.report.sentences.saturation import (
-    Profile,
-    checked_curves,
-    layer_name,
-    method_name,
-)
+from normgrowth.report.sentences.saturation import Profile, checked_curves, layer_name, method_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +48,6 @@ def _weights(line: LayerCurve) -> str:
 
 def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figure":
     """The paper's Figure 2: random weights on the left, the model's own on the right; a row for each method."""
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     drawn = checked_curves(result)
@@ -63,8 +56,15 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
     methods = list(dict.fromkeys(line.c for line in drawn))
     color = {run: COLORS[i % len(COLORS)] for i, run in enumerate(dict.fromkeys(x.run for x in drawn))}
     dashes = {run: DASHES[i % len(DASHES)] for i, run in enumerate(dict.fromkeys(x.run for x in theirs))}
-    figure = Figure(figsize=(1.9 + 2.9 * len(kinds), 0.4 + 2.3 * len(methods)))
-    axes = figure.subplots(len(methods), len(kinds), squeeze=False, sharex=True, sharey=True)
+    figure, axes = panels(
+        1.9 + 2.9 * len(kinds),
+        0.4 + 2.3 * len(methods),
+        len(methods),
+        len(kinds),
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+    )
     for ax, method, kind in _panels(axes, methods, kinds):
         ax.axhline(0, color=GRAY, linewidth=0.6, zorder=0)
         for line in theirs:
@@ -100,8 +100,6 @@ def _by_layer(result: Saturation, published: Saturation | None = None) -> "Figur
 @drawing("Saturation by layer and model")
 def heat_map(result: Saturation) -> "Figure | None":
     """A cell for each layer and model, layers from bottom to top, at the first c that was measured."""
-    from matplotlib.figure import Figure
-
     if result.steps:
         return None
     every = checked_curves(result)
@@ -110,8 +108,7 @@ def heat_map(result: Saturation) -> "Figure | None":
     grid = np.full((len(depth), len(drawn)), np.nan)
     for column, line in enumerate(drawn):
         grid[np.array(line.layers) - EMBEDDINGS, column] = line.values
-    figure = Figure(figsize=(1.9 + 0.75 * len(drawn), 1.3 + 0.21 * len(depth)))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(1.9 + 0.75 * len(drawn), 1.3 + 0.21 * len(depth))
     low = min(0.0, float(np.nanmin(grid))) if np.isfinite(grid).any() else 0.0
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis", vmin=low, vmax=1)
     for (row, column), value in np.ndenumerate(grid):
@@ -149,11 +146,8 @@ def _curve(ax: "Axes", line: LayerCurve, **look: Any) -> None:
 
 
 def _over_training(result: Saturation) -> "Figure":
-    from matplotlib.figure import Figure
-
     profile = Profile(result)
-    figure = Figure(figsize=(7.2, 2.9))
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = panels(7.2, 2.9, 1, 2, sharey=True)
     layers = Layers(profile.layers) if profile.layers.names else None
     for name in profile.layers.names:
         color: Any = layers.color(name) if layers else GRAY

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.network.scaling.result import Scaling, ScalingCurves
-from normgrowth.report.figures.style import GRAY, INK, Layers, drawing, label, line
+from normgrowth.report.figures.style import GRAY, INK, Layers, drawing, label, line, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,12 +29,9 @@ TITLES = {
 @drawing("Cosine to the saturated network as weights grow")
 def curves(result: Scaling, published: Scaling | None = None) -> "Figure":
     """Cosine against c and distance against ‖cθ‖, a column for each kind of network. published: drawn in gray."""
-    from matplotlib.figure import Figure
-
     own = result.curves
     kinds = list(dict.fromkeys(group.kind for group in own))
-    figure = Figure(figsize=(1.2 + 2.9 * len(kinds), 4.9))
-    axes: NDArray[Any] = figure.subplots(2, len(kinds), squeeze=False, sharey="row")
+    figure, axes = panels(1.2 + 2.9 * len(kinds), 4.9, 2, len(kinds), squeeze=False, sharey="row")
     quantity = "cosine_flattened" if published else "cosine_saturated"
     for (top, bottom), kind in zip(axes.T, kinds, strict=True):
         members = [group for group in own if group.kind == kind]

@@ -13,6 +13,7 @@ from normgrowth.report.figures.style import (
     drawing,
     line,
     log_axis,
+    panels,
     step_axis,
 )
 from normgrowth.report.grids import Grids
@@ -32,14 +33,11 @@ BANDS = (("05", "95", "90% of the weights", 0.2), ("25", "75", "half of the weig
 )
 def figure_scalars(trace: Trace) -> "Figure | None":
     """Quantiles of |θ/θ₀| in the model, its median in each layer, and the shares that grew and that changed sign."""
-    from matplotlib.figure import Figure
-
     grids = Grids(trace)
     if not len(grids.model("share_grown", "first")[0]):
         return None
     layers = Layers(grids.of(grids.layer_level, "log_ratio_q50", "first"))
-    figure = Figure(figsize=(10.2 if layers.numbers else 7.2, 2.9))
-    axes = figure.subplots(1, 3 if layers.numbers else 2)
+    figure, axes = panels(10.2 if layers.numbers else 7.2, 2.9, 1, 3 if layers.numbers else 2)
     _quantiles(axes[0], grids)
     _shares(axes[-1], grids)
     if layers.numbers:

@@ -159,6 +159,16 @@ def drawing(title: str, needs: str = "") -> Callable[[Callable[..., "Figure | No
     return lambda build: Drawing(title, build, needs)
 
 
+def panels(
+    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+) -> "tuple[Figure, Any]":
+    """An empty figure of this size in inches, and its axes; an array if there are several, or with squeeze=False."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots(rows, columns, **options)
+
+
 def line(ax: "Axes", steps: Any, values: NDArray[np.float64], **look: Any) -> None:
     """A line with gaps at undefined values, and dots at isolated values."""
     good = np.isfinite(values)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normgrowth.report.figures.style import BLUE, GRAY, INK, ORANGE, drawing
-from normgrowth.report.sweep_grid import SweepGrid
+from normgrowth.report.figures.style import BLUE, GRAY, INK, ORANGE, drawing, panels
+from normgrowth.report.sweep_grid import SweepGrid, fractional_rows
 from normgrowth.text import visible
 
 if TYPE_CHECKING:
@@ -28,11 +28,8 @@ DECOUPLED, LEAST = ("adamw", "adafactor"), 2.0**-25  # up to this, 1 − ηλ is
 @drawing("Where the norm grows")
 def phase(result: "Sweep") -> "Figure":
     """The growth factor of each cell, with the measured and the predicted edge of growth."""
-    from matplotlib.figure import Figure
-
     found = SweepGrid(result)
-    figure = Figure(figsize=(5.2, 4.2))
-    ax = figure.subplots()
+    figure, ax = panels(5.2, 4.2)
     _phase(ax, found, figure)
     settings = result.settings
     ax.set_title(f"{settings.optimizer}, {settings.kind}, {visible(result.corpus.name)}", pad=20)
@@ -122,24 +119,16 @@ def edge(result: "Sweep") -> "Figure | None":
 
     None without a prediction.
     """
-    from matplotlib.figure import Figure
-
     found = SweepGrid(result)
     edge, predicted = found.column("edge"), found.column("edge_predicted")
     if not (np.isfinite(predicted) & (predicted > 0)).any():
         return None
     x = np.array(found.x.values, float)
-    figure = Figure(figsize=(7.2, 2.9))
-    left, right = figure.subplots(1, 2, sharex=True)  # terms may be missing in every column
+    figure, (left, right) = panels(7.2, 2.9, 1, 2, sharex=True)  # terms may be missing in every column
     inside = np.isfinite(edge) & (edge > 0)
     low, high = found.column("edge_below"), found.column("edge_above")
     left.fill_between(
-        x,
-        np.where(inside, low, np.nan),
-        np.where(inside, high, np.nan),
-        color=BLUE,
-        alpha=0.25,
-        linewidth=0,
+        x, np.where(inside, low, np.nan), np.where(inside, high, np.nan), color=BLUE, alpha=0.25, linewidth=0
     )
     left.plot(x, np.where(inside, edge, np.nan), color=BLUE, marker="o", markersize=3, label="measured")
     left.plot(x, predicted, color=ORANGE, linestyle="--", label="λ* of random gradients")
@@ -150,10 +139,7 @@ def edge(result: "Sweep") -> "Figure | None":
     left.set_xlabel(WORDS["lr"])
     left.set_ylabel("weight decay λ where growth ends")
     left.legend()
-    for quantity, color, label in (
-        ("alignment", BLUE, "alignment 2⟨θ, δ⟩"),
-        ("steps", ORANGE, "steps ‖δ‖²"),
-    ):
+    for quantity, color, label in (("alignment", BLUE, "alignment 2⟨θ, δ⟩"), ("steps", ORANGE, "steps ‖δ‖²")):
         right.plot(x, found.column(f"edge_{quantity}"), color=color, marker="o", markersize=3, label=label)
     right.axhline(0, color=GRAY, linewidth=0.6)
     right.axhline(1, color=GRAY, linewidth=0.6, linestyle=":")
@@ -180,11 +166,8 @@ def _places(axis: "Axis") -> Any:
 
 
 def _place(values: Any, axis: "Axis") -> Any:
-    """The coordinate of each value on an axis; on an axis with 0, the fractional row, and NaN outside the rows."""
-    if _logarithmic(axis):
-        return values
-    rows = [float(value) for value in axis.values]
-    return np.interp(values, rows, np.arange(len(rows), dtype=float), left=np.nan, right=np.nan)
+    """The coordinate of each value on an axis: the value, or its fractional row if the axis is not logarithmic."""
+    return values if _logarithmic(axis) else fractional_rows(values, axis.values)
 
 
 def _corners(places: Any) -> Any:

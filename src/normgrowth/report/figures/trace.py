@@ -26,6 +26,7 @@ from normgrowth.report.figures.style import (
     label_ends,
     line,
     log_axis,
+    panels,
     step_axis,
     value_axis,
 )
@@ -96,8 +97,6 @@ def figure_alignment_step(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figur
 @drawing("Angle between successive checkpoints")
 def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None":
     """Angles on logarithmic axes: the direction converges only if they fall faster than 1/step."""
-    from matplotlib.figure import Figure
-
     grids = Grids(trace)
     curves = [(grids.model("angle"), INK, "model")]
     curves += [(other.model("angle"), GRAY, other.run) for other in map(Grids, overlay)]
@@ -105,8 +104,7 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None"
     steps, angles = curves[0][0]
     if len(steps) < 3:
         return None
-    figure = Figure(figsize=(4.2, 2.9))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(4.2, 2.9)
     for (t, y), color, name in reversed(curves):
         line(ax, t, y, color=color, label=label(name))
     middle = len(steps) // 2
@@ -133,8 +131,6 @@ def figure_angle(trace: Trace, overlay: Sequence[Trace] = ()) -> "Figure | None"
 @drawing("Growth of the norm by role")
 def figure_roles(trace: Trace) -> "Figure | None":
     """The norm of each role divided by its norm at the first step."""
-    from matplotlib.figure import Figure
-
     grids = Grids(trace)
     norm = grids.of("role", "norm")
     if len(norm.steps) < 2:
@@ -145,8 +141,7 @@ def figure_roles(trace: Trace) -> "Figure | None":
     drawn = {name: factor for name, factor in factors.items() if np.isfinite(factor[1:]).any()}
     if not drawn:
         return None
-    figure = Figure(figsize=(5.6, 3.4))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(5.6, 3.4)
     ends: list[tuple[float, str, str]] = []
     families: dict[str, int] = {}  # color for the family ("attention"), dashes for its members
     for name, factor in drawn.items():
@@ -223,8 +218,6 @@ def _over_steps(
     fitted: FittedLaw | None = None,
 ) -> "Figure | None":
     """A row for each quantity; the model on the left, the layers on the right, a panel for each stack."""
-    from matplotlib.figure import Figure
-
     levels = ("model", grids.layer_level)
     quantities = [q for q in quantities if any(grids.of(level, q).drawable() for level in levels)]
     if not quantities:
@@ -234,8 +227,14 @@ def _over_steps(
     layers = Layers(grids.of(grids.layer_level, quantities[0]), published=trace.published and bool(others))
     own, theirs_color = (GRAY, BLUE) if trace.published and others else (INK, GRAY)
     columns = 1 + len(layers.stacks)
-    figure = Figure(figsize=((3.9, 7.2, 9.4, 11.6)[columns - 1], 0.3 + 2.35 * len(quantities)))
-    axes: NDArray[Any] = figure.subplots(len(quantities), columns, squeeze=False, sharex=True)
+    figure, axes = panels(
+        (3.9, 7.2, 9.4, 11.6)[columns - 1],
+        0.3 + 2.35 * len(quantities),
+        len(quantities),
+        columns,
+        squeeze=False,
+        sharex=True,
+    )
     for row, quantity in zip(axes, quantities, strict=True):
         # Quantities that do not grow with the number of parameters share an axis.
         comparable = row[1:] if quantity in LENGTHS else row
@@ -329,13 +328,10 @@ def _lead_norms(grids: Grids) -> NDArray[np.float64]:
 
 def _one_step(grids: Grids, title: str) -> "Figure | None":
     """The norm of each layer at the only checkpoint."""
-    from matplotlib.figure import Figure
-
     grid = grids.of(grids.layer_level, "norm")
     if not grid.drawable():
         return None
-    figure = Figure(figsize=(4.6, 2.9))
-    ax: Axes = figure.subplots()
+    figure, ax = panels(4.6, 2.9)
     for position, names in Layers(grid).side_by_side(ax):
         values = np.array([grid.curve(name)[-1] for name in names])
         ax.plot(

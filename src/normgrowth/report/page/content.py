@@ -1,9 +1,9 @@
 """The content of a page: labeled results, and their runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from normgrowth.checkpoints.parameters.selection import parameters_text
 from normgrowth.errors import InputError
@@ -14,11 +14,13 @@ from normgrowth.lab.run import Run
 from normgrowth.network.saturation.result import Saturation
 from normgrowth.records import Records
 from normgrowth.report.grids import Grids
-from normgrowth.report.page.pieces import Picture, Provenance
+from normgrowth.report.page.pieces import ChartCurve, Picture, Provenance
 from normgrowth.results import Result
+from normgrowth.text import visible
 from normgrowth.trace.result import Trace
 
 R = TypeVar("R", bound=Result)
+COLORS = 6  # further runs repeat the colors with other dashes
 Measured = Trace | Run | Saturation  # results with values over training steps
 
 
@@ -32,11 +34,15 @@ class PageEntry(Generic[R]):
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run of a result. color: the index of the run on the page. fits: growth laws of model, parts and layers."""
+    """One run of a result.
+
+    color: its index on the page. alone: whether the page has no other run. fits: laws of model, parts and layers.
+    """
 
     label: str
     result: Measured
     color: int = 0
+    alone: bool = True
     fits: Mapping[str, SeriesFit] = field(default_factory=dict)
 
     @property
@@ -56,6 +62,23 @@ class ShownRun:
         """Which parameters its norms count; "" if unknown."""
         selection = self.result.selection
         return parameters_text(selection, self.result.counted) if selection else ""
+
+    @property
+    def prefix(self) -> str:
+        """What the labels of curves begin with: the run, if the page has several."""
+        return "" if self.alone else f"{self.label}: "
+
+    def curve(self, label: str, x: Any, y: Any, **look: Any) -> ChartCurve:
+        """A curve of this run, in its color."""
+        look = {"color": self.color, "provenance": self.provenance, "dash": self.color // COLORS} | look
+        return ChartCurve(label, x, y, self.label, **look)
+
+    def curves(
+        self, quantity: str, label: str, *, reference: str | None = None, **look: Any
+    ) -> list[ChartCurve]:
+        """The curve of a quantity of the model; none if it was not measured."""
+        steps, values = self.grids.model(quantity, reference)
+        return [self.curve(label, steps, values, **look)] if len(steps) else []
 
     def grows(self) -> bool:
         return bool(self.grids.steps)
@@ -87,7 +110,7 @@ def content_of(
                 run = ShownRun(_free(runs, name, entry.label), result, len(runs))
                 grown = fitted and run.grows() and len(run.grids.steps) > 1
                 runs.append(replace(run, fits=growth_laws(run.records)) if grown else run)
-    return Content(entries, runs, pictures)
+    return Content(entries, [replace(run, alone=len(runs) == 1) for run in runs], pictures)
 
 
 def _runs(result: Measured) -> list[tuple[str, Measured]]:
@@ -119,3 +142,9 @@ def growth_laws(records: Records) -> dict[str, SeriesFit]:
         except InputError:
             continue
     return found
+
+
+def labeled(entries: Sequence[PageEntry[R]], sentences: Callable[[R], Sequence[str]]) -> list[str]:
+    """The sentences on each result, with its label if there are several."""
+    said = [(visible(entry.label), visible(text)) for entry in entries for text in sentences(entry.result)]
+    return [f"{label}: {text}" if len(entries) > 1 else text for label, text in said]

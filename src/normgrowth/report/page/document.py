@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 
 from normgrowth.errors import InputError
 from normgrowth.report.page.packing import POINTS, packed
-from normgrowth.report.page.pieces import Chart, Map, Picture, Section, Table
+from normgrowth.report.page.pieces import Chart, Map, Picture, Section
+from normgrowth.report.table_columns import Table
 from normgrowth.text import visible
 from normgrowth.workspace import origin_mark, refuse_foreign, replacing
 
@@ -30,24 +32,26 @@ MOST = 40  # entries of a list or an object in the facts; longer ones are cut
 Item = Chart | Map | Table | Picture
 
 
-def write_page(
-    path: Path | str,
-    title: str,
-    sections: Sequence[Section],
-    *,
-    summary: Sequence[str] = (),
-    table: Table | None = None,
-    notes: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
-    runs: Sequence[str] = (),
-) -> Path:
-    """Write the page. summary, table, notes: sentences, a table and small print at the top.
-    facts: versions and settings. runs: labels of overlaid runs."""
-    path = Path(path)
+@dataclass(frozen=True)
+class Document:
+    """What a page shows. summary, table, notes: sentences, a table and small print at the top.
+
+    facts: versions and settings. runs: labels of overlaid runs.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    summary: Sequence[str] = ()
+    table: Table | None = None
+    notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    runs: Sequence[str] = ()
+
+
+def write_page(path: Path, document: Document) -> Path:
     refuse_foreign(path, GENERATOR.encode())
     for points in (POINTS, POINTS // 4, POINTS // 16):
-        top = {"summary": summary, "table": table, "notes": notes}
-        made = page(title, sections, **top, facts=facts, runs=runs, points=points).encode()
+        made = page(document, points=points).encode()
         if len(made) <= LARGEST:
             break
     else:
@@ -61,21 +65,12 @@ def write_page(
     return path
 
 
-def page(
-    title: str,
-    sections: Sequence[Section],
-    *,
-    summary: Sequence[str] = (),
-    table: Table | None = None,
-    notes: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
-    runs: Sequence[str] = (),
-    points: int = POINTS,
-) -> str:
+def page(document: Document, *, points: int = POINTS) -> str:
     """The HTML text of the page. points: the maximum number of points in one chart."""
+    title, sections = text(document.title), document.sections
     drawn = [item for section in sections for item in section.items if isinstance(item, Chart | Map)]
     scripts = [*library(), _own("page.js")] if drawn else [_own("page.js")]
-    data = packed(drawn, runs, points).json()
+    data = packed(drawn, document.runs, points)
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts
     )
@@ -86,26 +81,26 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         GENERATOR,
-        f'<meta name="source" content="{origin_mark(str(facts["folders"]))}">'
-        if facts and "folders" in facts
+        f'<meta name="source" content="{origin_mark(source)}">'
+        if (source := document.facts.get("folders"))
         else "",
-        f"<title>{text(title)}</title><style>{_own('page.css')}</style></head><body>",
+        f"<title>{title}</title><style>{_own('page.css')}</style></head><body>",
     ]
     nav = "".join(f'<a href="#{section.id}">{text(section.title)}</a>' for section in sections)
     top = [
         '<a class="skip" href="#main">Skip to content</a><header>',
-        f'<div class="top"><h1>{text(title)}</h1>',
+        f'<div class="top"><h1>{title}</h1>',
         '<button id="theme" type="button" aria-pressed="false" hidden>Dark theme</button></div>',
         f'<nav aria-label="sections">{nav}</nav></header>',
         '<div id="choices" role="group" aria-label="for all charts"></div><main id="main">',
-        _table(table) if table else "",
-        "".join(f'<p class="note">{text(note)}</p>' for note in notes),
-        "".join(f"<p>{text(sentence)}</p>" for sentence in summary),
+        _table(document.table) if document.table else "",
+        "".join(f'<p class="note">{text(note)}</p>' for note in document.notes),
+        "".join(f"<p>{text(sentence)}</p>" for sentence in document.summary),
     ]
     body = [_section(section) for section in sections]
     end = [
         f'<p class="note">{THINNED}</p>' if drawn else "",
-        _facts(facts or {}),
+        _facts(document.facts),
         '</main><noscript><p class="note">The charts need JavaScript; tables and sentences do not.</p></noscript>',
         f'<script type="application/json" id="data">{_inert(data)}</script>',
         *(f"<script>{script}</script>" for script in scripts),
@@ -170,10 +165,10 @@ def _item(item: Item) -> str:
 
 def _table(table: Table) -> str:
     heads = "".join(
-        f'<th scope="col"{" data-numeric" if c.values is not None else ""}>{text(c.title)}</th>'
-        for c in table.columns
+        f'<th scope="col"{" data-numeric" if c.values is not None else ""}>{text(c.heading)}</th>'
+        for c in table.shown
     )
-    count = max((len(c.cells) for c in table.columns), default=0)
+    count = max((len(c.cells) for c in table.shown), default=0)
     rows = "".join(f"<tr>{''.join(_cells(table, i))}</tr>" for i in range(count))
     return (
         f'<h3>{text(table.title)}</h3><div class="scroll" tabindex="0" role="region" '
@@ -183,7 +178,7 @@ def _table(table: Table) -> str:
 
 
 def _cells(table: Table, row: int) -> Iterable[str]:
-    for column in table.columns:
+    for column in table.shown:
         shown = text(column.cells[row])
         if column.values is not None:
             yield f'<td class="number" data-value="{column.values[row]:.7g}">{shown}</td>'

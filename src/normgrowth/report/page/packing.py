@@ -11,54 +11,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Floats, Map, Mark, Provenance
+from normgrowth.report.page.pieces import Chart, ChartAxis, ChartCurve, Floats, Map
 from normgrowth.text import visible
 
 MOST_POINTS = 500  # per curve: about the width of a screen
 POINTS = 40_000  # per chart; curves of larger charts are thinned further
 FEWEST_POINTS = 30
 FEW_CURVES = 40  # with more curves, thinning ignores the values and may lose spikes
-
-
-@dataclass(frozen=True)
-class PackedCurve:
-    """A curve whose numbers are in the arrays of the page. x, y: indices into the list of arrays."""
-
-    label: str
-    run: str
-    x: int
-    y: int
-    color: int
-    shade: float | None
-    dash: int
-    dots: bool
-    shown: bool
-    provenance: Provenance
-    said: list[str] | None  # the tooltip of each point
-    note: str
-
-
-@dataclass(frozen=True)
-class PackedChart:
-    x: ChartAxis
-    y: ChartAxis
-    curves: list[PackedCurve]
-    marks: Sequence[Mark]
-    kind: str = "chart"
-
-
-@dataclass(frozen=True)
-class PackedMap:
-    """A map whose numbers are in the arrays of the page. values: index into the list of arrays."""
-
-    x: ChartAxis
-    y: ChartAxis
-    curves: list[PackedCurve]
-    values: int
-    texts: list[list[str]]
-    full: float
-    kinds: Sequence[str]
-    kind: str = "map"
 
 
 @dataclass
@@ -79,65 +38,48 @@ class Arrays:
         return [(kind, base64.b64encode(raw).decode()) for kind, raw in self.places]
 
 
-@dataclass(frozen=True)
-class PackedPage:
-    """The data of a page. charts: by the id of their figure. runs: the labels of runs that can be switched off."""
+def packed(pieces: Sequence[Chart | Map], runs: Sequence[str] = (), points: int = POINTS) -> str:
+    """All charts by the id of their figure, the arrays, and the labels of runs that can be switched off, as JSON.
 
-    charts: dict[str, PackedChart | PackedMap]
-    arrays: list[tuple[str, str]]
-    runs: list[str]
+    points: the maximum per chart; each curve keeps at least FEWEST_POINTS.
+    """
+    import msgspec
 
-    def json(self) -> str:
-        import msgspec
-
-        return msgspec.json.encode(self).decode()
-
-
-def packed(pieces: Sequence[Chart | Map], runs: Sequence[str] = (), points: int = POINTS) -> PackedPage:
-    """The data of all charts. points: the maximum per chart; each curve keeps at least FEWEST_POINTS."""
     arrays = Arrays()
-    charts = {
-        piece.id: _chart(piece, arrays, points) if isinstance(piece, Chart) else _map(piece, arrays)
-        for piece in pieces
-    }
-    return PackedPage(charts, arrays.encoded(), [visible(run) for run in runs])
+    charts = {piece.id: _packed(piece, arrays, points) for piece in pieces}
+    return msgspec.json.encode(
+        {"charts": charts, "arrays": arrays.encoded(), "runs": [visible(run) for run in runs]}
+    ).decode()
 
 
-def _chart(chart: Chart, arrays: Arrays, points: int) -> PackedChart:
-    curves = _curves(chart.curves, arrays, points)
-    return PackedChart(_axis(chart.x), _axis(chart.y), curves, chart.marks)
-
-
-def _map(piece: Map, arrays: Arrays) -> PackedMap:
+def _packed(piece: Chart | Map, arrays: Arrays, points: int) -> Chart | Map:
+    """The piece with places of arrays instead of numbers, and without what the HTML has."""
+    plain = {"id": "", "title": "", "alt": "", "x": _axis(piece.x), "y": _axis(piece.y)}
+    if isinstance(piece, Chart):
+        return replace(piece, **plain, curves=_curves(piece.curves, arrays, points))
     texts = [[visible(cell) for cell in row] for row in piece.texts]
-    values = arrays.add(piece.values)
-    curves = _curves(piece.over, arrays, POINTS)
-    return PackedMap(_axis(piece.x), _axis(piece.y), curves, values, texts, piece.full, piece.kinds)
+    values, curves = arrays.add(piece.values), _curves(piece.curves, arrays, POINTS)
+    return replace(piece, **plain, values=values, texts=texts, curves=curves)
 
 
 def _axis(axis: ChartAxis) -> ChartAxis:
     return replace(axis, label=visible(axis.label), ticks=tuple(map(visible, axis.ticks)))
 
 
-def _curves(curves: Sequence[ChartCurve], arrays: Arrays, points: int) -> list[PackedCurve]:
+def _curves(curves: Sequence[ChartCurve], arrays: Arrays, points: int) -> list[ChartCurve]:
     most = int(np.clip(points // max(len(curves), 1), FEWEST_POINTS, MOST_POINTS))
     return [_curve(curve, arrays, most, spikes=len(curves) <= FEW_CURVES) for curve in curves]
 
 
-def _curve(curve: ChartCurve, arrays: Arrays, most: int, *, spikes: bool) -> PackedCurve:
+def _curve(curve: ChartCurve, arrays: Arrays, most: int, *, spikes: bool) -> ChartCurve:
     x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
     kept = thinned(x, most, y if spikes else None)
-    return PackedCurve(
+    return replace(
+        curve,
         label=visible(curve.label),
         run=visible(curve.run),
         x=arrays.add(x[kept], exact=True),
         y=arrays.add(y[kept]),
-        color=curve.color,
-        shade=curve.shade,
-        dash=curve.dash,
-        dots=curve.dots,
-        shown=curve.shown,
-        provenance=curve.provenance,
         said=[visible(curve.said[i]) for i in kept] if curve.said else None,
         note=visible(curve.note),
     )

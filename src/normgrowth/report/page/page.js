@@ -95,7 +95,8 @@
     constructor(id, spec, figure) {
       this.id = id; this.spec = spec; this.figure = figure;
       this.plot = figure.querySelector(".plot");
-      if (spec.kind === "map") this.plot.style.height = `${this.height()}px`;
+      this.map = "values" in spec;
+      if (this.map) this.plot.style.height = `${this.height()}px`;
       this.log = spec.y.log;
       this.shown = spec.curves.map((curve) => curve.shown);
       this.renderers = []; this.seen = false;
@@ -113,7 +114,7 @@
     controls() {
       const bar = element("div", { className: "controls" });
       this.key();
-      if (this.spec.kind === "chart") {
+      if (!this.map) {
         const box = element("input", { type: "checkbox", checked: this.log });
         box.addEventListener("change", () => { this.log = box.checked; this.draw(); });
         bar.append(element("label", {}, box, " logarithmic"));
@@ -140,7 +141,7 @@
 
     // A map is as high as its rows need, so that each has its label.
     height() {
-      return this.spec.kind === "map" ? Math.max(380, 90 + 15 * this.spec.y.ticks.length) : 330;
+      return this.map ? Math.max(380, 90 + 15 * this.spec.y.ticks.length) : 330;
     }
 
     legend() {
@@ -232,11 +233,11 @@
       this.renderers = [];
       const last = along === "root" ? `${x.label}, along its root` : x.label;
       this.hover = new Bokeh.HoverTool({ renderers: [], formatters: { "@y": "printf" }, mode: "mouse",
-        tooltips: this.spec.kind === "map" ? [["", "@said"]]
+        tooltips: this.map ? [["", "@said"]]
           : [["curve", "$name"], [x.label, x.ticks.length ? "@said" : "@step{0,0.[000]}"], [y.label, "@y{%.6g}"]] });
       this.model.add_tools(this.hover);
       this.model.below[0].axis_label = last;
-      if (this.spec.kind === "map") this.drawCells();
+      if (this.map) this.drawCells();
       for (const mark of this.spec.marks ?? []) {
         this.model.add_layout(new Bokeh.Span({ location: mark.y, dimension: "width", line_color: style("--faint"),
                                                line_dash: [2, 3] }));

@@ -1,12 +1,14 @@
 """The parts of a page: sections with charts, maps, tables and pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite, nan
+from math import nan
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from normgrowth.report.table_columns import Table
 
 Floats = NDArray[np.float64]
 Provenance = Literal["measured", "published", "derived"]
@@ -37,7 +39,7 @@ class ChartCurve:
     dots: bool = False  # points without a line
     shown: bool = True  # initially; the reader can switch
     provenance: Provenance = "measured"
-    said: Sequence[str] = ()  # the tooltip of each point (default: its coordinates)
+    said: Sequence[str] | None = None  # the tooltip of each point (default: its coordinates)
     note: str = ""  # why the curve is named above the chart, such as "grew most, ×1.04"
 
 
@@ -67,7 +69,7 @@ class Map:
     """A grid of cells: positive and negative numbers in two hues, or one color per kind.
 
     values: by x and y; NaN for empty cells; indices of kinds if there are kinds. texts: the tooltip of each cell.
-    full: the absolute value with full color. over: curves drawn over the cells.
+    full: the absolute value with full color. curves: drawn over the cells.
     """
 
     id: str
@@ -79,21 +81,7 @@ class Map:
     texts: Sequence[Sequence[str]]
     full: float = 1.0
     kinds: Sequence[str] = ()
-    over: Sequence[ChartCurve] = ()
-
-
-@dataclass(frozen=True)
-class Column:
-    title: str
-    cells: Sequence[str]
-    values: Sequence[float] | None = None  # numbers to sort by; None if the cells are words
-    classes: Sequence[str] = ()  # CSS class of each cell
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: Sequence[Column]
+    curves: Sequence[ChartCurve] = ()
 
 
 @dataclass(frozen=True)
@@ -137,11 +125,3 @@ def few(said: Sequence[str], most: int = 3) -> str:
     """The first sentences as one paragraph, and the number of further sentences."""
     rest = [f"And {len(said) - most} more: see the table."] if len(said) > most else []
     return " ".join([*said[:most], *rest])
-
-
-def column(title: str, values: Sequence[float], write: Callable[[float], str]) -> Column:
-    return Column(title, [write(value) if isfinite(value) else "-" for value in values], list(values))
-
-
-def words(title: str, cells: Sequence[str], classes: Sequence[str] = ()) -> Column:
-    return Column(title, list(cells), classes=classes)

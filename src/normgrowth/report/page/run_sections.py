@@ -5,19 +5,20 @@ from math import nan
 
 import numpy as np
 
+from normgrowth.report.columns.trace import scalar_columns
 from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import ShownRun
-from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Section, Table, column, words
+from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, Section
+from normgrowth.report.quantities import QUANTILES, SHARES
 from normgrowth.report.sentences.trace import role_name, scalars_sentence
+from normgrowth.report.table_columns import Table, numbers, one_line, words
 from normgrowth.text import visible
 
-QUANTILES = {"50": "median", "05": "5%", "25": "25%", "75": "75%", "95": "95%"}
 MARGINS = (
     "The margin of a token is its logit minus the largest logit of another token. It is divided by ‖θ‖ᵏ, k the degree "
     "of the logits, so that growing weights alone do not change it. Only models that rank all training tokens first "
     "have a positive least margin."
 )
-SHARES = {"share_grown": "grew in magnitude", "share_sign_changed": "changed sign"}
 
 
 def scalar_sections(runs: Sequence[ShownRun]) -> list[Section]:
@@ -25,12 +26,7 @@ def scalar_sections(runs: Sequence[ShownRun]) -> list[Section]:
     runs = [run for run in runs if len(run.grids.model("share_grown", "first")[0])]
     if not runs:
         return []
-    said = [
-        f"{visible(run.label)}: {scalars_sentence(run.grids)}"
-        if len(runs) > 1
-        else scalars_sentence(run.grids)
-        for run in runs
-    ]
+    said = [f"{visible(run.prefix)}{scalars_sentence(run.grids)}" for run in runs]
     return [
         Section("scalars", "How single weights grow", said, [_quantiles(runs), _shares(runs), _table(runs)])
     ]
@@ -41,28 +37,21 @@ def _quantiles(runs: Sequence[ShownRun]) -> Chart:
     for run in runs:
         for q, name in QUANTILES.items():
             steps, logs = run.grids.model(f"log_ratio_q{q}", "first")
-            look = {"dash": 0 if q == "50" else 1, "provenance": run.provenance}
-            curves.append(
-                ChartCurve(_label(runs, run, name), steps, np.exp(logs), run.label, run.color, **look)
-            )
+            curves.append(run.curve(f"{run.prefix}{name}", steps, np.exp(logs), dash=int(q != "50")))
     alt = "Quantiles of the ratios of all single weights to their first values, in magnitude."
     label = "|θ/θ₀| of single weights"
     return Chart("scalar_ratios", "Growth of single weights", alt, STEPS, ChartAxis(label, log=True), curves)
 
 
 def _shares(runs: Sequence[ShownRun]) -> Chart:
-    curves = []
-    for run in runs:
-        for dash, (quantity, name) in enumerate(SHARES.items()):
-            steps, values = run.grids.model(quantity, "first")
-            look = {"dash": dash, "provenance": run.provenance}
-            curves.append(ChartCurve(_label(runs, run, name), steps, values, run.label, run.color, **look))
+    curves = [
+        curve
+        for run in runs
+        for dash, (quantity, name) in enumerate(SHARES.items())
+        for curve in run.curves(quantity, f"{run.prefix}{one_line(name)}", reference="first", dash=dash)
+    ]
     alt = "The share of single weights that are larger in magnitude than at the first checkpoint, or of other sign."
     return Chart("scalar_shares", "Weights that grew or changed sign", alt, STEPS, ChartAxis("share"), curves)
-
-
-def _label(runs: Sequence[ShownRun], run: ShownRun, name: str) -> str:
-    return f"{run.label}: {name}" if len(runs) > 1 else name
 
 
 def _table(runs: Sequence[ShownRun]) -> Table:
@@ -73,25 +62,11 @@ def _table(runs: Sequence[ShownRun]) -> Table:
         for level in ("layer", "role", "part", "model")
         for name in run.grids.of(level, "share_grown", "first").names
     ]
-
-    def values(quantity: str) -> list[float]:
-        return [
-            run.grids.value(level, name, quantity, run.grids.steps[-1], "first") for run, level, name in rows
-        ]
-
     columns = [
         *([words("run", [run.label for run, *_ in rows])] if len(runs) > 1 else []),
         words("level", [level for _, level, _ in rows]),
         words("name", [role_name(name) if level == "role" else name for _, level, name in rows]),
-        *(column(name, values(quantity), percent) for quantity, name in SHARES.items()),
-        *(
-            column(
-                f"{name} of |θ/θ₀|",
-                np.exp(values(f"log_ratio_q{q}")).tolist(),
-                lambda ratio: number(ratio, 3),
-            )
-            for q, name in sorted(QUANTILES.items())
-        ),
+        *scalar_columns([(run.grids, level, name) for run, level, name in rows]),
     ]
     return Table("Single weights at the last checkpoint", columns)
 
@@ -107,12 +82,7 @@ def margin_sections(runs: Sequence[ShownRun]) -> list[Section]:
 
 
 def _margin_chart(runs: Sequence[ShownRun]) -> Chart:
-    curves = [
-        ChartCurve(
-            run.label, *run.grids.model("normalized_margin"), run.label, run.color, provenance=run.provenance
-        )
-        for run in runs
-    ]
+    curves = [curve for run in runs for curve in run.curves("normalized_margin", run.label)]
     rising = [visible(run.label) for run in runs if _rises(run)]
     alt = f"The median rises over the later half of training in {len(rising)} of {len(runs)} models."
     return Chart("margins", "Median normalized margin", alt, STEPS, ChartAxis("median margin / ‖θ‖ᵏ"), curves)
@@ -141,12 +111,12 @@ def _margin_table(runs: Sequence[ShownRun]) -> Table:
     columns = [
         words("run", [run.label for run in runs]),
         *(
-            column(f"median {when}", [values[place] for values in medians], _short)
+            numbers(f"median {when}", [values[place] for values in medians], _short)
             for place, when in enumerate(("at first", "at half", "at last"))
         ),
-        column("least at last", last["normalized_margin_least"], _short),
-        column("training tokens ranked first", last["share_separated"], percent),
-        column("degree k", last["logit_degree"], lambda k: f"{k:g}"),
+        numbers("least at last", last["normalized_margin_least"], _short),
+        numbers("training tokens ranked first", last["share_separated"], percent),
+        numbers("degree k", last["logit_degree"], lambda k: f"{k:g}"),
     ]
     return Table("Normalized margins of training tokens", columns)
 

@@ -1,16 +1,15 @@
 """The top of the page: a table with one row per result, and at most five sentences."""
 
-from collections.abc import Callable
 from itertools import zip_longest
-from math import isfinite
 from typing import Any
 
 from normgrowth.paper.reproduction import Reproduction
 from normgrowth.report.numbers import percent, times
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Column, SummaryRow, Table, words
+from normgrowth.report.page.pieces import SummaryRow
 from normgrowth.report.page.run_tables import counted_notes
 from normgrowth.report.renderers import view
+from normgrowth.report.table_columns import Table, numbers, words
 
 MOST = 5  # sentences; the sections have all of them
 # The order of the sections. Each kind of result has its file in `report.page.sections`.
@@ -41,28 +40,18 @@ def summary_table(content: Content) -> Table | None:
     ]
     if not rows:
         return None
-    optional: list[Column] = [
-        words("steps", [row.steps for row in rows]),
-        words("norm, first → last", [row.norm for row in rows]),
-        _numbers("factor", [row.factor for row in rows], lambda x: f"×{times(x)}"),
-        _numbers("growth by steps", [row.by_steps for row in rows], percent),
-        words("layer that grew most", [row.most for row in rows]),
-        words("best law", [row.law for row in rows]),
-        words("main result", [row.found for row in rows]),
+    columns = [
+        words("result", [row.result for row in rows]),
+        words("command", [row.kind for row in rows]),
+        words("steps", [row.steps for row in rows], 1),
+        words("norm, first → last", [row.norm for row in rows], 1),
+        numbers("factor", [row.factor for row in rows], lambda x: f"×{times(x)}", 1, missing=""),
+        numbers("growth by steps", [row.by_steps for row in rows], percent, 1, missing=""),
+        words("layer that grew most", [row.most for row in rows], 1),
+        words("best law", [row.law for row in rows], 1),
+        words("main result", [row.found for row in rows], 1),
     ]
-    return Table(
-        "Summary",
-        [
-            words("result", [row.result for row in rows]),
-            words("command", [row.kind for row in rows]),
-            *(one for one in optional if any(one.cells)),
-        ],
-    )
-
-
-def _numbers(title: str, values: list[float], write: Callable[[float], str]) -> Column:
-    """A column that is empty where a kind of result has no such number."""
-    return Column(title, [write(value) if isfinite(value) else "" for value in values], values)
+    return Table("Summary", columns)
 
 
 def summary_sentences(content: Content) -> list[str]:

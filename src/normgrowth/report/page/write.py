@@ -8,7 +8,7 @@ from normgrowth.errors import InputError
 from normgrowth.measurements import is_named
 from normgrowth.report.page.collect import Given, collect
 from normgrowth.report.page.content import Content, content_of
-from normgrowth.report.page.document import write_page
+from normgrowth.report.page.document import Document, write_page
 from normgrowth.report.page.page_file import Page
 from normgrowth.report.page.pieces import Section
 from normgrowth.report.page.summary import (
@@ -53,16 +53,16 @@ def write_content(content: Content, path: Path, *, title: str, facts: Mapping[st
         labels = ", ".join(entry.label for entry in content.entries)
         raise InputError(f"{labels}: nothing to report: no runs, networks or sweeps in these results")
     fields = {entry.label: to_plain(entry.result) for entry in content.entries}
-    return write_page(
-        path,
+    document = Document(
         title,
         sections,
-        summary=summary_sentences(content),
-        table=summary_table(content),
-        notes=parameter_notes(content),
-        facts={**facts, "records": fields},
-        runs=[run.label for run in content.runs],
+        summary_sentences(content),
+        summary_table(content),
+        parameter_notes(content),
+        {**facts, "records": fields},
+        [run.label for run in content.runs],
     )
+    return write_page(path, document)
 
 
 def sections_of(content: Content) -> list[Section]:

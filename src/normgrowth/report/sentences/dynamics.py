@@ -22,6 +22,21 @@ def interval(d: Dynamics) -> str:
     return f"{len(d.steps)} checkpoints, {apart} steps apart; δ: change of the weights from one to the next"
 
 
+def topics(result: Dynamics, shown: str) -> dict[str, list[str]]:
+    """All sentences by topic: on the matrices if vectors hide them, then on the model. shown: by a table or chart."""
+    d = result.leading
+    whole = [*findings(result), *weight_decay(result), *direction(result.direction)[:1]]
+    return {
+        "Growth": growth(result, shown),
+        "Rounding": rounding(d),
+        "Layers": layers(d),
+        "Direction": [*direction(d.direction), *displacement(d)],
+        "Weight decay": weight_decay(d),
+        "Open questions": undecided(d),
+        "Whole model": [] if d is result else whole,
+    }
+
+
 def hidden_matrices(d: Dynamics, shown: str) -> list[str]:
     """Why the matrices lead, if they do, and the growth of the model."""
     if d.matrices is None:

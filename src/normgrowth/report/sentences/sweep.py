@@ -69,10 +69,7 @@ def _said_of_edges(found: SweepGrid) -> list[str]:
     again = found.column("once") == 0
     for columns, what in (
         (again & (edge > 0), "Growth changes its sign more than once"),
-        (
-            again & (edge == 0),
-            f"The norm falls at the smallest {found.y.setting} but grows at a larger one,",
-        ),
+        (again & (edge == 0), f"The norm falls at the smallest {found.y.setting} but grows at a larger one,"),
     ):
         if columns.any():
             values = [found.x.values[i] for i in np.flatnonzero(columns)]

@@ -6,11 +6,11 @@ changes the title of the window; both are printed literally.
 
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from normgrowth.checkpoints.parameters.selection import CountedParameters, Selection, parameters_text
+from normgrowth.report.table_columns import PAGE_ONLY, Column, words
 from normgrowth.results import Result
 from normgrowth.text import visible
 from normgrowth.trace.result import LAYER_MATRICES
@@ -25,21 +25,10 @@ WIDTH, WIDE = 100, 1000  # characters per line: default, --wide
 MOST = 5  # sentences, without --wide
 
 
-@dataclass(frozen=True)
-class Cells:
-    """A column of a table: its cells as text, and how it adapts to a narrow console."""
-
-    title: str
-    cells: list[str]
-    rank: int = 0  # columns that do not fit are hidden, highest rank first; rank 0 is never hidden
-    right: bool = True
-    widest: float = 0.5  # share of the width of the console; longer text is wrapped
-
-
-def layer_cells(things: Sequence[tuple[str, str]]) -> Cells:
-    """The column of layer names."""
+def layer_names(things: Sequence[tuple[str, str]]) -> Column:
+    """The column of layer names. things: level and name of each row."""
     only = any(level == LAYER_MATRICES for level, _ in things)
-    return Cells("layer\n(matrices)" if only else "layer", [name for _, name in things], right=False)
+    return words("layer\n(matrices)" if only else "layer", [name for _, name in things])
 
 
 def new_console(*, wide: bool = False) -> "Console":
@@ -65,6 +54,11 @@ def literal(console: "Console", text: object, style: str = "") -> "Text":
 
 def say(console: "Console", text: str, style: str = "") -> None:
     print_stripped(console, literal(console, text, style))
+
+
+def say_each(console: "Console", texts: Iterable[str]) -> None:
+    for text in texts:
+        say(console, text)
 
 
 def say_parameters(
@@ -107,7 +101,7 @@ def _sentences(text: str) -> int:
     return 1 + len(re.findall(r"[.!?] [A-Z]", text.removeprefix("note: ")))
 
 
-def show(console: "Console", columns: Sequence[Cells], last_bold: bool = False) -> None:
+def show_table(console: "Console", columns: Sequence[Column], last_bold: bool = False) -> None:
     """Print the columns that fit, and the titles of those that do not."""
     table, dropped = fitted(console, columns, last_bold)
     print_stripped(console, table)
@@ -127,15 +121,15 @@ def print_stripped(console: "Console", shown: "RenderableType") -> None:
 
 
 def fitted(
-    console: "Console", columns: Sequence[Cells], last_bold: bool = False
+    console: "Console", columns: Sequence[Column], last_bold: bool = False
 ) -> "tuple[Table, list[str]]":
     """The table without the columns that do not fit, highest rank first, and the titles of these columns."""
-    kept = [column for column in columns if not column.rank or any(cell != "-" for cell in column.cells)]
+    kept = [column for column in columns if not column.rank or (column.rank < PAGE_ONLY and column.known)]
     dropped: list[str] = []
     while (rank := max(column.rank for column in kept)) > 0:
         if _width(console, _table(console, kept, last_bold)) <= console.width:
             break
-        dropped += [one_line(column.title) for column in kept if column.rank == rank]
+        dropped += [column.heading for column in kept if column.rank == rank]
         kept = [column for column in kept if column.rank < rank]
     table = _table(console, kept, last_bold)
     _widen(console, table)
@@ -155,7 +149,7 @@ def _widen(console: "Console", table: "Table") -> None:
             column.max_width += spare
 
 
-def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Table":
+def _table(console: "Console", columns: Sequence[Column], last_bold: bool) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -175,11 +169,6 @@ def _table(console: "Console", columns: Sequence[Cells], last_bold: bool) -> "Ta
             table.add_section()
         table.add_row(*(literal(console, cell) for cell in row), style="bold" if bold else None)
     return table
-
-
-def one_line(title: str) -> str:
-    """The title of a column on one line; a word that is broken after its hyphen is joined."""
-    return " ".join(title.replace("-\n", "-").split())
 
 
 def _bottom(title: str, lines: int) -> list[str]:

@@ -2,15 +2,24 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from math import isnan, nan
+from math import nan
 from typing import TYPE_CHECKING
 
 from normgrowth.dynamics.observed.uniformity import Uniformity
-from normgrowth.dynamics.result import Dynamics
+from normgrowth.dynamics.result import Dynamics, ModelFit
 from normgrowth.report.numbers import number, signed, small, times
 from normgrowth.report.sentences import dynamics as sentences
-from normgrowth.report.terminal.console import WIDE, Cells, layer_cells, say, say_counted, say_remarks, spread
-from normgrowth.report.terminal.console import show as show_table
+from normgrowth.report.table_columns import Column, numbers
+from normgrowth.report.terminal.console import (
+    WIDE,
+    layer_names,
+    say,
+    say_counted,
+    say_each,
+    say_remarks,
+    show_table,
+    spread,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,23 +35,21 @@ def show(result: Dynamics, console: "Console") -> None:
 
     def column(
         title: str, values: Sequence[float], write: Callable[[float], str] = number, rank: int = 0
-    ) -> Cells:
-        values = [
-            *[nan] * (len(d.steps) - len(values)),
-            *values,
-        ]  # the first checkpoint has no interval before it
-        return Cells(title, ["-" if isnan(values[i]) else write(values[i]) for i in chosen], rank)
+    ) -> Column:
+        # The first checkpoint has no interval before it.
+        values = [*[nan] * (len(d.steps) - len(values)), *values]
+        return numbers(title, [values[i] for i in chosen], write, rank)
 
     about = d.name if d.schedule is None else f"{d.name}, {d.schedule}"
     say(console, f"{d.source}: {about}", "bold")
     say_counted(console, d.parameters)
     say(console, sentences.interval(d), "dim")
-    columns = [column("step", d.steps, lambda step: f"{step:,}"), *_norms(result, column)]
+    columns = [column("step", d.steps, "{:,.0f}".format), *_norms(result, column)]
     if d.aligned is not None and d.misaligned is not None:
         columns += [
             column("if\nmisaligned", d.misaligned.predicted),
             column("if\naligned", d.aligned.predicted),
-            *_kappa(d, column),
+            *_kappa(d.aligned, d.misaligned, d.checkpoint_gap[1] == 1, column),
         ]
     columns += [
         column("step\nsize", d.step_sizes, _four, rank=4),
@@ -56,15 +63,7 @@ def show(result: Dynamics, console: "Console") -> None:
         say(console, f"{len(chosen)} of {len(d.steps)} {unit} shown.", "dim")
     for found in sentences.shown_layers(d):
         _layers(found, console)
-    sections = {
-        "Growth": sentences.growth(result, "table"),
-        "Rounding": sentences.rounding(d),
-        "Layers": sentences.layers(d),
-        "Direction": [*sentences.direction(d.direction), *sentences.displacement(d)],
-        "Weight decay": sentences.weight_decay(d),
-        "Open questions": sentences.undecided(d),
-        "Whole model": [] if d is result else _of_model(result),
-    }
+    sections = sentences.topics(result, "table")
     if console.width >= WIDE:
         for title, said in sections.items():
             if said:
@@ -84,47 +83,38 @@ def _layers(found: Uniformity, console: "Console") -> None:
         return
     chosen = spread(len(found.names), sys.maxsize if console.width >= WIDE else ROWS)
     growth = [sum(terms) for terms in zip(found.by_alignment, found.by_steps, strict=True)]
-    columns = {"growth\nof ‖θ‖²": growth, "by\nalignment": found.by_alignment, "by\nsteps": found.by_steps}
-    show_table(
-        console,
-        [
-            layer_cells([(found.level, found.names[i]) for i in chosen]),
-            Cells("factor", [times(found.factor[i]) for i in chosen]),
-            *(
-                Cells(title, ["-" if isnan(values[i]) else signed(values[i]) for i in chosen])
-                for title, values in columns.items()
-            ),
-        ],
-    )
+    terms = {"growth\nof ‖θ‖²": growth, "by\nalignment": found.by_alignment, "by\nsteps": found.by_steps}
+    columns = [
+        layer_names([(found.level, found.names[i]) for i in chosen]),
+        numbers("factor", [found.factor[i] for i in chosen], times),
+        *(numbers(title, [values[i] for i in chosen], signed) for title, values in terms.items()),
+    ]
+    show_table(console, columns)
     if len(chosen) < len(found.names):
         say(console, f"{len(chosen)} of {len(found.names)} layers shown.", "dim")
 
 
-def _norms(result: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
+def _norms(result: Dynamics, column: Callable[..., Column]) -> list[Column]:
     """The norm; if the matrices come first, theirs and that of the model."""
     if result.matrices is not None:
         return [column("norm of\nmatrices", result.matrices.norms), column("norm of\nmodel", result.norms)]
     return [column("norm", result.norms), *_bound(result, "norm ±", "norms", 0, column)]
 
 
-def _bound(d: Dynamics, title: str, name: str, rank: int, column: Callable[..., Cells]) -> list[Cells]:
+def _bound(d: Dynamics, title: str, name: str, rank: int, column: Callable[..., Column]) -> list[Column]:
     """The bound of rounding errors of published values."""
     return [column(title, getattr(d.rounding, name), _two, rank)] if d.rounding else []
 
 
-def _of_model(d: Dynamics) -> list[str]:
-    return [*sentences.findings(d), *sentences.weight_decay(d), *sentences.direction(d.direction)[:1]]
-
-
-def _kappa(d: Dynamics, column: Callable[..., Cells]) -> list[Cells]:
+def _kappa(
+    aligned: ModelFit, misaligned: ModelFit, single: bool, column: Callable[..., Column]
+) -> list[Column]:
     """κ of each interval; for intervals of several steps, both if their steps are independent and if parallel."""
-    assert d.aligned is not None
-    assert d.misaligned is not None
-    if d.checkpoint_gap[1] == 1:
-        return [column("κ", d.misaligned.kappa_by_interval, _four, rank=1)]
+    if single:
+        return [column("κ", misaligned.kappa_by_interval, _four, rank=1)]
     return [
-        column("κ if steps\nindependent", d.misaligned.kappa_by_interval, _four, rank=1),
-        column("κ if steps\nparallel", d.aligned.kappa_by_interval, _four, rank=3),
+        column("κ if steps\nindependent", misaligned.kappa_by_interval, _four, rank=1),
+        column("κ if steps\nparallel", aligned.kappa_by_interval, _four, rank=3),
     ]
 
 
@@ -138,8 +128,7 @@ def _most_important(sections: dict[str, list[str]], console: "Console") -> None:
         *sections["Direction"][:1],
     ]
     said += [text for texts in sections.values() for text in texts if text not in said]
-    for sentence in said[:MOST]:
-        say(console, sentence)
+    say_each(console, said[:MOST])
     if (more := len(said) - MOST) > 0:
         say(console, f"{more} more sentence{'s' if more > 1 else ''} with --wide.", "dim")
 

@@ -9,8 +9,8 @@ from normgrowth.network.heads.result import Heads, HeadTable
 from normgrowth.report.numbers import percent
 from normgrowth.report.sentences.heads import KINDS, factor, few, model_sentences, tables
 from normgrowth.report.sentences.saturation import text_sentence
-from normgrowth.report.terminal.console import Cells, say, say_remarks
-from normgrowth.report.terminal.console import show as show_columns
+from normgrowth.report.table_columns import Column, words
+from normgrowth.report.terminal.console import say, say_remarks, show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,21 +22,21 @@ def show(result: Heads, console: "Console") -> None:
         known = result.models.get(heads.run)
         said = [f"{len(heads.names)} heads", text_sentence(known.model.text) if known else ""]
         say(console, f"{heads.run}: {', '.join(filter(None, said))}", "bold")
-        show_columns(console, _columns(heads, result.window), last_bold=True)
+        show_table(console, _columns(heads, result.window), last_bold=True)
         for sentence in model_sentences(heads, result.tolerance):
             say(console, sentence)
     say_remarks(console, result)
 
 
-def _columns(heads: HeadTable, window: int | None) -> list[Cells]:
+def _columns(heads: HeadTable, window: int | None) -> list[Column]:
     rows = [*(heads.by_layer.get(layer, {}) for layer in heads.depth), heads.model]
 
-    def column(title: str, name: str, write: Any, rank: int) -> Cells:
-        return Cells(title, [write(row.get(name, nan)) for row in rows], rank)
+    def column(title: str, name: str, write: Any, rank: int) -> Column:
+        return Column(title, [write(row.get(name, nan)) for row in rows], rank=rank)
 
-    columns = [Cells("layer", [*map(str, heads.depth), "all"], right=False)]
+    columns = [words("layer", [*map(str, heads.depth), "all"])]
     for kind in KINDS if any(heads.kinds) else ():
-        columns.append(Cells(_broken(kind), _counts(heads, heads.kinds, kind)))
+        columns.append(Column(_broken(kind), _counts(heads, heads.kinds, kind)))
     columns += [
         column("attended\nin limit", "attended", few, 1),
         column("of the\nvisible", "attended_share", percent, 2),

@@ -3,20 +3,19 @@
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from normgrowth.report.grids import Grids
 from normgrowth.report.numbers import number, percent
 from normgrowth.report.sentences.run import sentences
+from normgrowth.report.table_columns import Column, numbers
 from normgrowth.report.terminal.console import (
-    Cells,
     Progress,
     say,
+    say_each,
     say_parameters,
     say_remarks,
+    show_table,
     spread,
 )
-from normgrowth.report.terminal.console import show as show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,34 +51,27 @@ def show(result: "Run", console: "Console") -> None:
     evaluated = grids.model("dev_loss")[0].tolist()
     steps = [evaluated[i] for i in spread(len(evaluated), ROWS)]
 
-    def column(
-        title: str, quantity: str, write: Any, rank: int = 0, scale: float | None = None
-    ) -> Cells | None:
+    def column(title: str, quantity: str, write: Any, rank: int = 0, scale: float | None = None) -> Column:
         values = [grids.value("model", "model", quantity, step, scale=scale) for step in steps]
-        return Cells(title, [write(v) for v in values], rank) if np.isfinite(values).any() else None
+        return numbers(title, values, write, rank, missing="")
 
     columns = [
-        Cells("step", [f"{step:,}" for step in steps]),
-        column("epoch", "epoch", lambda x: f"{x:.2f}", 4),
-        column("train\nloss", "train_loss", _loss, 3),
-        column("dev\nloss", "dev_loss", _loss),
+        Column("step", [f"{step:,}" for step in steps]),
+        column("epoch", "epoch", "{:.2f}".format, 4),
+        column("train\nloss", "train_loss", "{:.3f}".format, 3),
+        column("dev\nloss", "dev_loss", "{:.3f}".format),
         column("perplexity", "perplexity", lambda x: number(x, 4)),
         column("accuracy", "accuracy", percent, 3),
         column("legal", "legal_share", percent, 1),
         column("members", "member_share", percent, 1),
-        column("saturation", "saturation", _loss, 1),
-        column("to other\ntokens", "saturation_others", _loss, 2),
-        column("at\nc = 1000", "saturation", _loss, 4, scale=1000),
+        column("saturation", "saturation", "{:.3f}".format, 1),
+        column("to other\ntokens", "saturation_others", "{:.3f}".format, 2),
+        column("at\nc = 1000", "saturation", "{:.3f}".format, 4, scale=1000),
     ]
     settings = result.settings
     shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"
     say(console, f"{grids.run}: {shape}, {settings.optimizer} on {result.corpus.name}", "bold")
     say_parameters(console, result.selection, result.counted)
-    show_table(console, [column for column in columns if column is not None])
-    for sentence in sentences(result):
-        say(console, sentence)
+    show_table(console, [column for column in columns if column.known])
+    say_each(console, sentences(result))
     say_remarks(console, result)
-
-
-def _loss(value: float) -> str:
-    return f"{value:.3f}" if np.isfinite(value) else ""

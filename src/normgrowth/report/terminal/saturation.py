@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from normgrowth.network.saturation.result import EMBEDDINGS, Saturation
+from normgrowth.network.saturation.result import Saturation
+from normgrowth.report.columns.saturation import columns
 from normgrowth.report.numbers import number
 from normgrowth.report.sentences.saturation import (
     COSINE,
@@ -13,15 +14,13 @@ from normgrowth.report.sentences.saturation import (
     EXCESS,
     Profile,
     checked_curves,
-    layer_name,
-    level,
     level_sentences,
     method_name,
     sentences,
     text_sentence,
 )
-from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks, spread
-from normgrowth.report.terminal.console import show as show_columns
+from normgrowth.report.table_columns import Column, numbers
+from normgrowth.report.terminal.console import say, say_each, say_parameters, say_remarks, show_table, spread
 from normgrowth.text import visible
 
 if TYPE_CHECKING:
@@ -44,28 +43,10 @@ def _show_models(result: Saturation, console: "Console") -> None:
     for run, model in result.models.items():
         say(console, f"{run}: {text_sentence(model.text)}", "bold")
     say(console, COSINE, "dim")
-    depth = range(EMBEDDINGS, max(max(line.layers) for line in drawn) + 1)
-    names = [layer_name(layer) for layer in depth]
-    columns = [Cells("layer", [*names, "mean of blocks"], right=False)]
     roomy = 20 + 18 * len(drawn) <= console.width
-    for line in drawn:
-        at = dict(zip(line.layers, zip(line.values, line.errors, strict=True), strict=True))
-        cells = [level(*(at[layer] if roomy else at[layer][:1])) if layer in at else "-" for layer in depth]
-        run, baseline = visible(line.run), "\nrandom baseline" if line.baseline else ""
-        rank = 2 * line.baseline + 4 * (line.c != drawn[0].c)  # the models at the first c are never hidden
-        columns.append(Cells(f"{run}\n{method_name(line.c)}{baseline}", [*cells, level(line.mean)], rank))
-        if np.isfinite(line.others).any() and line.c == drawn[0].c:
-            other = dict(zip(line.layers, line.others, strict=True))
-            mean = float(np.mean([value for layer, value in other.items() if layer != EMBEDDINGS]))
-            cells = [level(other[layer]) if layer in other else "-" for layer in depth]
-            rank = 2 * line.baseline + (
-                len(result.models) > 1
-            )  # hidden last: only the excess over it indicates saturation
-            columns.append(Cells(f"{run}\nto other tokens{baseline}", [*cells, level(mean)], rank))
-    show_columns(console, columns, last_bold=True)
+    show_table(console, columns(drawn, errors=roomy), last_bold=True)
     if any(np.isfinite(line.others).any() for line in drawn):
-        for sentence in level_sentences([line for line in drawn if not line.baseline]):
-            say(console, sentence)
+        say_each(console, level_sentences([line for line in drawn if not line.baseline]))
         say(console, EXCESS, "dim")
     if roomy:
         say(console, ERRORS, "dim")
@@ -81,23 +62,18 @@ def _show_series(result: Saturation, console: "Console") -> None:
     say_parameters(console, result.selection, result.counted)
     rows = spread(len(profile.steps), ROWS)
 
-    def column(title: str, values: Floats, rank: int = 0) -> Cells:
-        return Cells(title, [f"{values[i]:.3f}" if np.isfinite(values[i]) else "NaN" for i in rows], rank)
+    def column(title: str, values: Floats, rank: int = 0) -> Column:
+        return numbers(title, [values[i] for i in rows], "{:.3f}".format, rank, missing="NaN")
 
-    columns = [
-        Cells("step", [f"{profile.steps[i]:,}" for i in rows]),
-        Cells("norm", [number(float(profile.norm[i])) for i in rows]),
-        column("saturation,\nmean of blocks", profile.level),
-    ]
     ends = dict.fromkeys([*profile.layers.names[:1], *profile.layers.names[-1:]])
-    if np.isfinite(profile.others).any():
-        columns.append(column("to other\ntokens", profile.others))
-    columns += [
-        column(f"saturation\nof {visible(name)}", profile.layers.curve(name), rank=1) for name in ends
+    shown = [
+        Column("step", [f"{profile.steps[i]:,}" for i in rows]),
+        numbers("norm", [profile.norm[i] for i in rows], number),
+        column("saturation,\nmean of blocks", profile.level),
+        *([column("to other\ntokens", profile.others)] if np.isfinite(profile.others).any() else []),
+        *(column(f"saturation\nof {visible(name)}", profile.layers.curve(name), 1) for name in ends),
+        *(column(f"at {method_name(c)},\nmean of blocks", profile.mean_at(c), 2) for c in profile.scales[1:]),
     ]
-    for c in profile.scales[1:]:
-        columns.append(column(f"at {method_name(c)},\nmean of blocks", profile.mean_at(c), rank=2))
-    show_columns(console, columns)
-    for sentence in sentences(result):
-        say(console, sentence)
+    show_table(console, shown)
+    say_each(console, sentences(result))
     say_remarks(console, result)

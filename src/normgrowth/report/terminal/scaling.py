@@ -7,8 +7,8 @@ import numpy as np
 from normgrowth.network.scaling.result import Scaling, ScalingCurves
 from normgrowth.report.numbers import cosine, number
 from normgrowth.report.sentences.scaling import sentences
-from normgrowth.report.terminal.console import Cells, say
-from normgrowth.report.terminal.console import show as show_columns
+from normgrowth.report.table_columns import Column, words
+from normgrowth.report.terminal.console import say, say_each, show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,21 +30,20 @@ def show(result: Scaling, console: "Console", published: Scaling | None = None) 
         rows = [(curves.run, curves.scales, curves.mean("cosine_saturated")) for curves in own]
     rows += [(curves.run, curves.scales, curves.mean("cosine_flattened")) for curves in theirs]
 
-    def column(c: float) -> Cells:
+    def column(c: float) -> Column:
         cells = [cosine(float(np.interp(np.log(c), np.log(x), y, np.nan, np.nan))) for _, x, y in rows]
-        return Cells(f"cosine at\nc = {c:,.6g}", cells, rank=1 if c in (2, 5, 100) else 0)
+        return Column(f"cosine at\nc = {c:,.6g}", cells, rank=1 if c in (2, 5, 100) else 0)
 
-    columns = [Cells("network" if len(own) > 1 else "layer", [name for name, *_ in rows], right=False)]
+    columns = [words("network" if len(own) > 1 else "layer", [name for name, *_ in rows])]
     last = float(own[0].scales[-1]) if own else 0.0
     columns += [column(c) for c in [*(c for c in SHOWN if c < last), *([last] if own else [])]]
     if len(own) > 1:
         spread = [_over_seeds(curves) for curves in own] + ["-"] * len(theirs)
         error = [number(float(curves.mean("scaling_error")[-1]), 3) for curves in own] + ["-"] * len(theirs)
-        columns += [Cells("± over seeds\nat c = 2", spread, rank=2)]
-        columns += [Cells(f"error at\nc = {own[0].scales[-1]:,.0f}", error, rank=3)]
-    show_columns(console, columns)
-    for sentence in sentences(result, published):
-        say(console, sentence)
+        columns += [Column("± over seeds\nat c = 2", spread, rank=2)]
+        columns += [Column(f"error at\nc = {own[0].scales[-1]:,.0f}", error, rank=3)]
+    show_table(console, columns)
+    say_each(console, sentences(result, published))
 
 
 def _over_seeds(curves: ScalingCurves) -> str:

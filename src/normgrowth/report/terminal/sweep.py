@@ -1,15 +1,13 @@
 """A sweep in the terminal: the grid in signs, a table of the edge of growth, and sentences."""
 
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normgrowth.report.numbers import percent, signed, times
-from normgrowth.report.sentences.sweep import edge_in_words, edges_in_words, sentences, short_value
+from normgrowth.report.columns.sweep import edge_columns
+from normgrowth.report.sentences.sweep import sentences, short_value
 from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.terminal.console import Cells, say, say_parameters, say_remarks
-from normgrowth.report.terminal.console import show as show_table
+from normgrowth.report.terminal.console import say, say_each, say_parameters, say_remarks, show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,12 +23,10 @@ def show(result: "Sweep", console: "Console") -> None:
     shape = f"{settings.kind}, {settings.layers} layers of {settings.width}"
     say(console, f"{found.run}: {shape}, {settings.optimizer} on {result.corpus.name}", "bold")
     say_parameters(console, result.selection, result.counted)
-    for line in _signs(found):
-        say(console, line)
+    say_each(console, _signs(found))
     if len(records.where(level="column")):
-        show_table(console, _edges(found))
-    for sentence in sentences(result):
-        say(console, sentence)
+        show_table(console, edge_columns(found))
+    say_each(console, sentences(result))
     say_remarks(console, result)
 
 
@@ -63,27 +59,3 @@ def _signs(found: SweepGrid) -> list[str]:
 
 def _sign(log_factor: float) -> str:
     return GROWS if log_factor > 0 else FALLS if log_factor < 0 else STAYS
-
-
-def _edges(found: SweepGrid) -> list[Cells]:
-    predicted = found.column("edge_predicted")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = found.column("edge") / predicted
-    write_term = percent if found.additive_edges else signed
-    columns = [
-        Cells(found.x.setting, [short_value(value) for value in found.x.values]),
-        Cells(f"growth ends at\n{found.y.setting}", [edge_in_words(v) for v in found.column("edge")]),
-        Cells("for random\ngradients", list(map(edge_in_words, predicted)))
-        if np.isfinite(predicted).any()
-        else None,
-        Cells("ratio", [times(r) if isfinite(r) and r > 0 else "" for r in ratio], 1)
-        if np.isfinite(ratio).any()
-        else None,
-        *(
-            Cells(title, [write_term(value) if isfinite(value) else "" for value in values], 2)
-            for title, values in found.edge_terms().items()
-            if np.isfinite(values).any()
-        ),
-        Cells("edges in\nthe grid", edges_in_words(found), 3),
-    ]
-    return [column for column in columns if column is not None]

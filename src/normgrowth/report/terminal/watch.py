@@ -1,14 +1,15 @@
 """A run in progress in the terminal: the latest numbers of each layer, and sparklines."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normgrowth.report.columns.trace import of, optional_columns
 from normgrowth.report.grids import Grids
-from normgrowth.report.numbers import number, small, times
-from normgrowth.report.terminal.console import Cells, fitted, layer_cells
+from normgrowth.report.numbers import times
+from normgrowth.report.table_columns import numbers, words
+from normgrowth.report.terminal.console import fitted, layer_names
 from normgrowth.text import visible
 from normgrowth.trace.result import Trace
 
@@ -37,10 +38,6 @@ def sparkline(values: NDArray[np.float64], width: int = WIDTH, bars: str = BARS)
     )
 
 
-def _rough(value: float) -> str:
-    return number(value, 4)
-
-
 def watch_table(trace: Trace, console: "Console") -> Any:
     """The table of a run so far, for rich to print."""
     from rich.console import Group
@@ -54,35 +51,24 @@ def watch_table(trace: Trace, console: "Console") -> Any:
     things = sorted(grids.things(), key=lambda thing: ("part", "model", grids.layer_level).index(thing[0]))
     bars = BARS if (console.encoding or "").lower().startswith("utf") else PLAIN
 
-    def column(title: str, quantity: str, rank: int, write: Callable[[float], str] = _rough) -> Cells | None:
-        values = [grids.value(*thing, quantity, last) for thing in things]
-        known = any(np.isfinite(value) for value in values)
-        return Cells(title, [write(value) for value in values], rank) if known else None
-
-    def curve(title: str, quantity: str, rank: int) -> Cells:
-        lines = [sparkline(grids.of(level, quantity).curve(name), bars=bars) for level, name in things]
-        return Cells(title, lines, rank, right=False)
-
+    rows = [(grids, *thing) for thing in things]
+    lines = [sparkline(grids.of(level, "norm").curve(name), bars=bars) for level, name in things]
+    shown = [
+        of(rows, name)
+        for name in ("relative_step", "angle", "equilibrium_angle", "alignment", "gradient_norm")
+    ]
     columns = [
-        layer_cells(things),
-        column("norm", "norm", 0),
-        Cells("factor", [times(grids.factor(*thing, last)) for thing in things]),
-        curve("norm so far", "norm", 1),
-        column("relative\nstep", "relative_step", 2),
-        column("angle", "angle", 3),
-        column("equilibrium\nangle", "equilibrium_angle", 6),
-        Cells("alignment", [small(grids.value(*thing, "alignment", last)) for thing in things], 5),
-        column("gradient", "gradient_norm", 4),
-        column("LoRA\nupdate", "lora_update_norm", 2),
-        column("gradient\nalignment", "gradient_alignment", 4, small),
-        column("first\nmoment", "first_moment_norm", 6),
-        column("second\nmoment", "second_moment_norm", 6),
-        column("moment\nratio", "moment_ratio", 5),
+        layer_names(things),
+        of(rows, "norm"),
+        numbers("factor", [grids.factor(*thing, last) for thing in things], times),
+        words("norm so far", lines, 1),
+        *(column for column in shown if column.known),
+        *optional_columns(rows),
     ]
     measured = f"{len(grids.steps):,} measured step{'' if len(grids.steps) == 1 else 's'}"
     title = f"{grids.run}: step {last:,}, {measured}; factor since step {grids.steps[0]:,}, angles in radians"
     notes = (*trace.notes[-3:], *trace.problems[-3:])
-    shown, _ = fitted(console, [c for c in columns if c is not None])
+    table, _ = fitted(console, columns)
     said = (Text(visible(note), style="yellow") for note in notes)
     counted = [Text(visible(f"parameters: {trace.parameters}"), style="dim")] if trace.parameters else []
-    return Group(Text(visible(title), style="bold"), *counted, *said, shown)
+    return Group(Text(visible(title), style="bold"), *counted, *said, table)

@@ -1,10 +1,12 @@
 """The degree of every part of a model, as a table."""
 
 from normgrowth.limit.result import Degrees
+from normgrowth.report.columns.degrees import columns
 from normgrowth.report.page.content import Content, PageEntry
-from normgrowth.report.page.pieces import Section, SummaryRow, Table, words
+from normgrowth.report.page.pieces import Section, SummaryRow
 from normgrowth.report.sentences.degrees import alike, counts
-from normgrowth.text import by_run, visible
+from normgrowth.report.table_columns import Table
+from normgrowth.text import visible
 
 
 def sections(content: Content) -> list[Section]:
@@ -27,14 +29,4 @@ def _label(entry: PageEntry[Degrees]) -> str:
 
 
 def _table(entry: PageEntry[Degrees]) -> Table:
-    rows = alike(entry.result.modules)
-    return Table(
-        f"Degrees of {_label(entry)}: {entry.result.model}",
-        [
-            words("module", [name or "(the model)" for name, _ in rows]),
-            words("class", [row.class_name for _, row in rows]),
-            words("in", [by_run([one[0] for one in row.inputs_by_run if one]) for _, row in rows]),
-            words("degree", [by_run(row.by_run) for _, row in rows]),
-            words("lower parts", [", ".join(map(str, row.lower)) or "-" for _, row in rows]),
-        ],
-    )
+    return Table(f"Degrees of {_label(entry)}: {entry.result.model}", columns(alike(entry.result.modules)))

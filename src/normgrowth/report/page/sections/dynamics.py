@@ -5,7 +5,7 @@ from math import isfinite, nan
 from normgrowth.dynamics.result import Dynamics
 from normgrowth.report.figures.dynamics import FAR
 from normgrowth.report.numbers import number
-from normgrowth.report.page.content import Content, PageEntry
+from normgrowth.report.page.content import Content, PageEntry, labeled
 from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Section, SummaryRow
 from normgrowth.report.sentences import dynamics as sentences
 from normgrowth.text import visible
@@ -22,37 +22,28 @@ VERDICTS = {
 
 def sections(content: Content) -> list[Section]:
     entries = content.of(Dynamics)
-    said = [
-        f"{visible(entry.label)}: {visible(text)}" if len(entries) > 1 else visible(text)
-        for entry in entries
-        for text in _sentences(entry.result)
-    ]
+    said = labeled(entries, _sentences)
     items = [_chart(entry, place) for place, entry in enumerate(entries)]
     return [Section("dynamics", "Why the weights grow", said, items)] if items else []
 
 
 def rows(content: Content) -> list[SummaryRow]:
     """A row for each part: its norm, and the model of the dynamics that fits."""
-    found = []
-    for entry in content.of(Dynamics):
-        d = entry.result.leading
-        known = [norm for norm in d.norms if isfinite(norm)]
-        found.append(
-            SummaryRow(
-                visible(entry.label),
-                "dynamics",
-                f"{d.steps[0]:,} to {d.steps[-1]:,} ({len(d.steps)} checkpoints)",
-                _norms(d, known),
-                known[-1] / known[0] if known and known[0] > 0 else nan,
-                found="" if d.verdict is None else VERDICTS[d.verdict],
-            )
-        )
-    return found
+    return [_row(entry) for entry in content.of(Dynamics)]
 
 
-def _norms(d: Dynamics, known: list[float]) -> str:
+def _row(entry: PageEntry[Dynamics]) -> SummaryRow:
+    d = entry.result.leading
+    known = [norm for norm in d.norms if isfinite(norm)]
     of = f" ({d.name})" if d.level == "part" else ""
-    return f"{number(known[0])} → {number(known[-1])}{of}" if known else ""
+    return SummaryRow(
+        visible(entry.label),
+        "dynamics",
+        f"{d.steps[0]:,} to {d.steps[-1]:,} ({len(d.steps)} checkpoints)",
+        f"{number(known[0])} → {number(known[-1])}{of}" if known else "",
+        known[-1] / known[0] if known and known[0] > 0 else nan,
+        found="" if d.verdict is None else VERDICTS[d.verdict],
+    )
 
 
 def summary(content: Content) -> list[str]:
@@ -67,18 +58,10 @@ def summary(content: Content) -> list[str]:
 
 
 def _sentences(result: Dynamics) -> list[str]:
-    d = result.leading
-    return [
-        f"{sentences.interval(d)}.",
-        *sentences.growth(result, "chart"),
-        *sentences.rounding(d),
-        *(f"Open question: {text}" for text in sentences.undecided(d)),
-        *sentences.weight_decay(d),
-        *sentences.direction(d.direction),
-        *sentences.displacement(d),
-        *sentences.layers(d),
-        *(f"Whole model: {text}" for text in ([] if d is result else sentences.findings(result))),
-    ]
+    prefixes = {"Open questions": "Open question: ", "Whole model": "Whole model: "}
+    said = sentences.topics(result, "chart").items()
+    rest = [f"{prefixes.get(topic, '')}{text}" for topic, texts in said for text in texts]
+    return [f"{sentences.interval(result.leading)}.", *rest]
 
 
 def _chart(entry: PageEntry[Dynamics], place: int) -> Chart:

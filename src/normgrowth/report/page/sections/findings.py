@@ -5,24 +5,21 @@ from collections.abc import Sequence
 from normgrowth.lab.run import Run
 from normgrowth.lint.result import Findings
 from normgrowth.network.saturation.result import Saturation
+from normgrowth.report.columns.findings import columns
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import Section, SummaryRow, Table, words
+from normgrowth.report.page.pieces import Section, SummaryRow
 from normgrowth.report.sentences.parting_cause import some
-from normgrowth.report.terminal.findings import finding_rows
+from normgrowth.report.table_columns import Table
 from normgrowth.text import visible
 from normgrowth.trace.result import Trace
 from normgrowth.trace.sampling.finding import Finding
 
 NAMED = 3  # results that a sentence names
-TITLES = ("step", "kind", "severity", "tensor or file", "why")
 
 
 def sections(content: Content) -> list[Section]:
-    items = []
-    for label, found in _checked(content):
-        if rows := finding_rows(found):
-            columns = [words(t, c) for t, c in zip(TITLES, zip(*rows, strict=True), strict=True)]
-            items.append(Table(f"Lint of {label}", columns))
+    tables = [(label, columns(found)) for label, found in _checked(content)]
+    items = [Table(f"Lint of {label}", shown) for label, shown in tables if shown]
     notes = [
         f"{entry.label}: {note}"
         for entry in content.entries

@@ -1,30 +1,11 @@
 """Results of `fit`: measured values, the best laws, and their evidence."""
 
-from normgrowth.fit.result import Fits, SeriesFit
-from normgrowth.report.numbers import number
+from normgrowth.fit.result import Fits
+from normgrowth.report.columns.fits import law_columns, series_columns
 from normgrowth.report.page.content import Content, PageEntry
-from normgrowth.report.page.pieces import (
-    STEPS,
-    Chart,
-    ChartAxis,
-    ChartCurve,
-    Section,
-    SummaryRow,
-    Table,
-    column,
-    few,
-    words,
-)
-from normgrowth.report.page.run_tables import law_table
-from normgrowth.report.sentences.fits import (
-    best_law,
-    best_law_counts,
-    best_law_with_r2,
-    estimate,
-    r2,
-    share,
-    verdict,
-)
+from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Section, SummaryRow, few
+from normgrowth.report.sentences.fits import best_law, best_law_counts, best_law_with_r2, verdict
+from normgrowth.report.table_columns import Table
 from normgrowth.text import visible
 
 COLORS = 6
@@ -37,13 +18,12 @@ def sections(content: Content) -> list[Section]:
         fits = entry.result.leading
         items += [chart for chart in [_chart(entry, place)] if chart is not None]
         if len(fits.series) == 1:
-            items.append(_laws(entry.label, fits.only))
+            items.append(Table(f"Laws of {entry.label}", law_columns(fits.only, fits.confidence)))
             if entry.result.matrices is not None:
                 said.append(f"{visible(entry.label)}: norm of the matrices. {' '.join(fits.notes)}.")
             said += [f"{visible(entry.label)}: {text}" for text in verdict(fits.only)]
         else:
-            rows = [(entry.label, name, one) for name, one in fits.series.items()]
-            items += [table for table in [law_table(rows, f"Laws of {entry.label}")] if table is not None]
+            items.append(Table(f"Laws of {entry.label}", series_columns(list(fits.series.values()))))
     return [Section("fits", "Growth laws", said, items)] if items else []
 
 
@@ -93,17 +73,3 @@ def _chart(entry: PageEntry[Fits], place: int) -> Chart | None:
     title = f"Growth laws of {entry.label}"
     alt = few(said) or f"{len(fits.series)} series, each with too few points to choose a law."
     return Chart(f"fits-{place}", title, alt, STEPS, ChartAxis(fits.quantity), curves)
-
-
-def _laws(label: str, fit: SeriesFit) -> Table:
-    laws = list(fit.values())
-    shown = [
-        words("law", [law.law for law in laws]),
-        words("formula", [law.formula for law in laws]),
-        column("r²", [law.r2 for law in laws], r2),
-        column("held-out error", [law.held_out_error for law in laws], share),
-        column("ΔAICc", [law.delta_effective for law in laws], lambda x: number(x, 3)),
-        column("weight", [law.weight for law in laws], lambda x: f"{x:.3f}"),
-        words("parameters", [", ".join(f"{p} = {estimate(law, p)}" for p in law.params) for law in laws]),
-    ]
-    return Table(f"Laws of {label}", shown)

@@ -8,8 +8,9 @@ import numpy as np
 from normgrowth.network.heads.result import Heads, HeadTable
 from normgrowth.report.numbers import number, percent
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import ChartAxis, Map, Section, SummaryRow, Table, column, words
+from normgrowth.report.page.pieces import ChartAxis, Map, Section, SummaryRow
 from normgrowth.report.sentences.heads import KINDS, attended_sentence, model_sentences, tables
+from normgrowth.report.table_columns import Table, numbers, words
 from normgrowth.text import visible
 
 
@@ -89,5 +90,5 @@ def _head_table(heads: HeadTable) -> Table:
     ):
         values = [float(value) for value in heads.of(quantity)]
         if any(map(isfinite, values)):
-            columns.append(column(title, values, write))
+            columns.append(numbers(title, values, write))
     return Table(f"Heads of {heads.run}", columns)

@@ -8,30 +8,19 @@ import numpy as np
 from normgrowth.lab.run import Run
 from normgrowth.network.measured import TextInfo
 from normgrowth.network.saturation.result import EMBEDDINGS, LayerCurve, Saturation
+from normgrowth.report.columns.saturation import columns
 from normgrowth.report.page.content import Content, ShownRun
-from normgrowth.report.page.pieces import (
-    STEPS,
-    Chart,
-    ChartAxis,
-    ChartCurve,
-    Column,
-    Section,
-    SummaryRow,
-    Table,
-    column,
-    few,
-    words,
-)
+from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Section, SummaryRow, few
 from normgrowth.report.sentences.saturation import (
     ERRORS,
     EXCESS,
     checked_curves,
     layer_name,
-    level,
     level_sentences,
     method_name,
     text_sentence,
 )
+from normgrowth.report.table_columns import Table
 from normgrowth.text import visible
 
 LEVEL = ChartAxis("saturation")
@@ -39,24 +28,19 @@ LEVEL = ChartAxis("saturation")
 
 def sections(content: Content) -> list[Section]:
     """Saturation over training for series, and by layer for networks measured at one checkpoint."""
-    runs, single = content.runs, _single(content)
+    single = _single(content)
     items: list[Chart | Table] = []
     curves, said, texts = [], [], []
-    for i, run in enumerate(runs):
+    for i, run in enumerate(content.runs):
         steps, values = run.grids.model("saturation")
         if len(steps) < 2:
             continue
-        prefix = f"{run.label}: " if len(runs) > 1 else ""
-        curves.append(ChartCurve(f"{prefix}to itself, saturated", steps, values, run.label, run.color))
-        others, theirs = run.grids.model("saturation_others")
-        if len(others):
-            label = f"{prefix}to other tokens, saturated"
-            curves.append(ChartCurve(label, others, theirs, run.label, run.color, dash=2))
+        curves.append(run.curve(f"{run.prefix}to itself, saturated", steps, values, dash=0))
+        curves += run.curves("saturation_others", f"{run.prefix}to other tokens, saturated", dash=2)
         grid = run.grids.of("layer", "saturation")
-        shades = np.linspace(0, 1, max(len(grid.names), 2))
+        shades = np.linspace(0, 1, max(len(grid.names), 2)).tolist()
         for name, own, shade in zip(grid.names, grid.values.T, shades, strict=False):
-            look = {"shade": float(shade), "dash": i, "shown": False}
-            curves.append(ChartCurve(f"{prefix}{name}", grid.steps, own, run.label, run.color, **look))
+            curves.append(run.curve(f"{run.prefix}{name}", grid.steps, own, shade=shade, dash=i, shown=False))
         text = text_sentence(_text(run))
         each = f", each {text}" if text else ""
         texts.append(f"{visible(run.label)}: saturation at {len(steps)} steps{each}.")
@@ -148,20 +132,5 @@ def _levels(lines: Sequence[LayerCurve], single: Sequence[Saturation]) -> list[C
     said = [text for result in single for text in _sentences(result)]
     alt = few(said) or "Saturation of each layer."
     x = ChartAxis("layer", ticks=ticks)
-    columns = [words("layer", ticks)]
-    for line in lines:
-        at = dict(zip(line.layers, line.values, strict=True))
-        method = method_name(line.c)
-        title = f"{line.run}, {method}{', random baseline' if line.baseline else ''}"
-        errors = dict(zip(line.layers, line.errors, strict=True))
-        values = [float(at.get(layer, np.nan)) for layer in depth]
-        cells = [
-            level(value, float(errors.get(layer, np.nan))) for layer, value in zip(depth, values, strict=True)
-        ]
-        columns.append(Column(title, cells, values))
-        if np.isfinite(line.others).any():
-            others = dict(zip(line.layers, line.others, strict=True))
-            values = [float(others.get(layer, np.nan)) for layer in depth]
-            columns.append(column(f"{title}, to other tokens", values, level))
     chart = Chart("levels", "Saturation by layer", alt, x, LEVEL, curves)
-    return [chart, Table("Saturation by layer", columns)]
+    return [chart, Table("Saturation by layer", columns(lines))]

@@ -1,29 +1,19 @@
 """A sweep: where the norm grows over two settings, and where growth ends."""
 
-from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from normgrowth.lab.sweep_result import Sweep
+from normgrowth.report.columns.sweep import edge_columns
 from normgrowth.report.figures.sweep import MOST, WORDS
-from normgrowth.report.numbers import number, percent, signed, times
+from normgrowth.report.numbers import number, times
 from normgrowth.report.page.content import Content
-from normgrowth.report.page.pieces import (
-    ChartAxis,
-    ChartCurve,
-    Column,
-    Floats,
-    Map,
-    Section,
-    SummaryRow,
-    Table,
-    column,
-)
-from normgrowth.report.sentences.sweep import edge_in_words, sentences
-from normgrowth.report.sweep_grid import SweepGrid
-from normgrowth.report.terminal.console import one_line
+from normgrowth.report.page.pieces import ChartAxis, ChartCurve, Map, Section, SummaryRow
+from normgrowth.report.sentences.sweep import sentences
+from normgrowth.report.sweep_grid import SweepGrid, fractional_rows
+from normgrowth.report.table_columns import Table
 from normgrowth.text import visible
 
 MOST_CELLS = 20_000  # larger grids have short tooltips
@@ -41,7 +31,10 @@ def sections(content: Content) -> list[Section]:
         one = SweepGrid(result)
         said += [f"{visible(one.run)}: {text}" if len(found) > 1 else text for text in sentences(result)]
         name = one.run if len(found) > 1 else ""
-        items += [_phase(one, place, name), _edges(one, name)]
+        items += [
+            _phase(one, place, name),
+            Table(f"The edge of growth{f': {name}' if name else ''}", edge_columns(one)),
+        ]
     return [Section("sweep", "Where growth ends", said, items)] if items else []
 
 
@@ -74,7 +67,7 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
         ("edge", "growth ends", 0, 0),
         ("edge_predicted", "λ* of random gradients", 1, 1),
     ):
-        rows = _rows(found.column(quantity), found.y.values)
+        rows = fractional_rows(found.column(quantity), found.y.values)
         if np.isfinite(rows).any():
             kind = "derived" if dash else "measured"
             said = [f"{label} at {number(value, 3)}" for value in found.column(quantity)]
@@ -85,7 +78,7 @@ def _phase(found: SweepGrid, place: int, name: str) -> Map:
     more = f"; {gone} cells diverged" if gone else ""
     alt = f"The norm grows in {grown} of {trained} cells{more}. Red: it grows; blue: it falls."
     title = f"Where the norm grows{f': {name}' if name else ''}"
-    return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, over=over)
+    return Map(f"phase-{place}", title, alt, x, y, factor, texts, MOST, curves=over)
 
 
 def _axis(axis: "SweepAxis") -> ChartAxis:
@@ -107,36 +100,3 @@ def _cell(found: SweepGrid, i: int, j: int, log_factor: float, loss: float, shor
     if not isfinite(log_factor):
         return f"{where}: not trained"
     return f"{where}: ×{times(10**log_factor)}{f', loss {loss:.3f}' if isfinite(loss) else ''}"
-
-
-def _rows(values: Floats, rows: Sequence[Any]) -> Floats:
-    """The fractional row of each value, interpolated logarithmically if rows are positive; NaN outside the rows."""
-    try:
-        known = np.array(rows, float)
-    except (TypeError, ValueError):
-        return np.full(len(values), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        place, scale = (np.log(values), np.log(known)) if (known > 0).all() else (values, known)
-    if len(known) < 2 or not (np.diff(scale) > 0).all():
-        return np.full(len(values), np.nan)
-    return np.interp(place, scale, np.arange(len(known), dtype=float), left=np.nan, right=np.nan)
-
-
-def _edges(found: SweepGrid, name: str) -> Table:
-    names = [number(v, 3) if isinstance(v, float) else str(v) for v in found.x.values]
-    numbers = [float(v) if isinstance(v, float) else float(i) for i, v in enumerate(found.x.values)]
-    edges = [float(value) for value in found.column("edge")]
-    columns = [
-        Column(str(found.x.setting), names, numbers),
-        Column(f"growth ends at {found.y.setting}", [edge_in_words(edge) for edge in edges], edges),
-    ]
-    ends = {"not below": "edge_below", "not above": "edge_above", "for random gradients": "edge_predicted"}
-    write_term = percent if found.additive_edges else signed
-    for title, given, write in (
-        *((title, found.column(quantity), lambda x: number(x, 3)) for title, quantity in ends.items()),
-        *((one_line(title), terms, write_term) for title, terms in found.edge_terms().items()),
-    ):
-        values = [float(value) for value in given]
-        if any(map(isfinite, values)):
-            columns.append(column(title, values, write))
-    return Table(f"The edge of growth{f': {name}' if name else ''}", columns)

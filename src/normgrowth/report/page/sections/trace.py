@@ -2,24 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from math import nan
-from typing import Any
 
 import numpy as np
 
 from normgrowth.lab.run import Run
 from normgrowth.records import Matrix
 from normgrowth.report.grids import Grids
-from normgrowth.report.numbers import cosine, number, small, times
+from normgrowth.report.numbers import number, times
 from normgrowth.report.page.content import Content, ShownRun
 from normgrowth.report.page.pieces import STEPS, Chart, ChartAxis, ChartCurve, Mark, Section, SummaryRow, few
 from normgrowth.report.page.run_sections import margin_sections, scalar_sections
-from normgrowth.report.page.run_tables import (
-    MOST_TENSORS,
-    changed,
-    law_table,
-    layer_table,
-    tensor_table,
-)
+from normgrowth.report.page.run_tables import MOST_TENSORS, changed, law_table, layer_table, tensor_table
+from normgrowth.report.quantities import QUANTITIES, Quantity
 from normgrowth.report.sentences.fits import best_law_with_r2, verdict
 from normgrowth.report.sentences.trace import (
     budget_sentence,
@@ -32,29 +26,9 @@ from normgrowth.report.sentences.trace import (
 from normgrowth.text import visible
 from normgrowth.trace.result import MATRICES
 
-COLORS = 6  # further runs repeat the colors with other dashes
 ROLE_COLORS = 10  # hues of the script; roles and tensors beyond them share a color
 COMMANDS = {"trace": "trace", "run": "train", "saturation": "saturation"}
 FIRST_TENSORS = 8  # tensors shown initially
-# quantity and reference -> title, label, whether the axis is logarithmic initially
-QUANTITIES = {
-    "cosine": ("Direction", "cosine to {before}", False),
-    "cosine first": ("Distance from the start", "cosine to the first checkpoint", False),
-    "angle": ("Angle", "angle to {before} (rad)", True),
-    "alignment": ("Alignment", "alignment cos(δ, θ)", False),
-    "step_size": ("Size of the steps", "step size ‖δ‖", True),
-    "relative_step": ("Size of the steps, relative", "‖δ‖ / ‖θ‖", True),
-    "gradient_norm": ("Gradients", "gradient norm", True),
-    "gradient_alignment": ("Gradient and weights", "cos(gradient, θ)", False),
-    "first_moment_norm": ("First moment of Adam", "‖m‖", True),
-    "second_moment_norm": ("Second moment of Adam", "‖√v‖", True),
-    "moment_ratio": ("Ratio of Adam's moments", "‖m‖ / ‖√v‖", True),
-    "lora_update_norm": ("LoRA updates", "‖BA‖ · scale", False),
-}
-
-RANDOM = {"alignment": "random steps", "gradient_alignment": "random gradients"}  # where their cosine is 0
-# Quantities that compare two states of the weights.
-BETWEEN = ("cosine", "angle", "alignment", "step_size", "relative_step")
 
 
 def sections(content: Content) -> list[Section]:
@@ -63,13 +37,9 @@ def sections(content: Content) -> list[Section]:
     if not runs:
         return []
     charts = [_matrices(runs), _norm(runs), _layer_norms(runs)]
-    charts += [_quantity(runs, quantity, *look) for quantity, look in QUANTITIES.items()]
+    charts += [_quantity(runs, name, one) for name, one in QUANTITIES.items() if one.chart]
     charts += [_budget(runs), _roles(runs), _tensors(runs)]
-    shown = ", layers by their matrices" if any(run.grids.of_layers for run in runs) else ""
-    laws = law_table(
-        [(run.label, name, one) for run in runs for name, one in run.fits.items()], f"Growth laws{shown}"
-    )
-    tables = [laws, *(tensor_table(run, len(runs)) for run in runs)]
+    tables = [law_table(runs), *(tensor_table(run, len(runs)) for run in runs)]
     items = [item for item in [*charts[:3], layer_table(runs), *charts[3:], *tables] if item is not None]
     return [
         Section("growth", "How the weights grow", items=items),
@@ -124,12 +94,7 @@ def _scores(grids: Grids) -> list[str]:
 
 def summary(content: Content) -> list[str]:
     """Values that are not finite, the norm of the matrices if it leads, and the best law of each run."""
-    return [
-        f"{visible(run.label)}: {text}" if len(content.runs) > 1 else text
-        for run in content.runs
-        for text in _main_sentences(run)
-        if text
-    ]
+    return [f"{visible(run.prefix)}{text}" for run in content.runs for text in _main_sentences(run) if text]
 
 
 def _main_sentences(run: ShownRun) -> list[str]:
@@ -151,7 +116,7 @@ def _matrices(runs: Sequence[ShownRun]) -> Chart | None:
     for run in runs:
         grid = run.grids.of("part", "norm")
         for dash, (name, values) in enumerate(zip(grid.names, grid.values.T, strict=True)):
-            curves.append(_of(run, f"{run.label}: {name}", grid.steps, values, dash=dash, shown=dash == 0))
+            curves.append(run.curve(f"{run.label}: {name}", grid.steps, values, dash=dash, shown=dash == 0))
     alt = few(_said(runs, matrices_sentence))
     return _chart("matrices", "Norm of the matrices", alt, "norm ‖θ‖ of the matrices", False, curves)
 
@@ -159,39 +124,19 @@ def _matrices(runs: Sequence[ShownRun]) -> Chart | None:
 def _norm(runs: Sequence[ShownRun]) -> Chart | None:
     curves = []
     for run in runs:
-        steps, norms = run.grids.model("norm")
-        if len(steps):
-            curves.append(_of(run, run.label, steps, norms))
+        curves += run.curves("norm", run.label)
         if "model" in run.fits and run.fits["model"].best_law:
-            law = run.fits["model"].best
-            said = f"{run.label}: law {law.law}"
-            curves.append(
-                ChartCurve(
-                    said,
-                    steps,
-                    law.predict(steps),
-                    run.label,
-                    run.color + (len(runs) == 1),
-                    dash=1,
-                    provenance="derived",
-                )
-            )
-        steps, settled = run.grids.model("equilibrium_norm")
-        if len(steps):
-            said = f"{run.label}: equilibrium norm of steps and decay"
-            look = {"dash": 2, "shown": False, "provenance": "derived"}
-            curves.append(ChartCurve(said, steps, settled, run.label, run.color, **look))
+            law, steps = run.fits["model"].best, run.grids.model("norm")[0]
+            look = {"color": run.color + run.alone, "dash": 1, "provenance": "derived"}
+            curves.append(run.curve(f"{run.label}: law {law.law}", steps, law.predict(steps), **look))
+        said = f"{run.label}: equilibrium norm of steps and decay"
+        curves += run.curves("equilibrium_norm", said, dash=2, shown=False, provenance="derived")
     return _chart("norm", "Norm of the model", few(_said(runs, growth_sentence)), "norm ‖θ‖", False, curves)
 
 
 def _said(runs: Sequence[ShownRun], sentence: Callable[[Grids], str]) -> list[str]:
     """The sentence for each run that has the data for it."""
     return [f"{visible(run.label)}: {text}" for run in runs if (text := sentence(run.grids))]
-
-
-def _of(run: ShownRun, label: str, x: Any, y: Any, **look: Any) -> ChartCurve:
-    look = {"dash": run.color // COLORS} | look  # the seventh run has the first color with other dashes
-    return ChartCurve(label, x, y, run.label, run.color, provenance=run.provenance, **look)
 
 
 def _chart(
@@ -208,21 +153,19 @@ def _chart(
     return Chart(name, title, alt, STEPS, ChartAxis(label, log=log), curves, marks)
 
 
-def _layers(run: ShownRun, quantity: str, dash: int, reference: str | None = None) -> list[ChartCurve]:
-    """A curve for each layer. dash: the pattern of the run; −1 if dashes show encoder and decoder of a single run."""
+def _layers(run: ShownRun, place: int, quantity: str, reference: str | None = None) -> list[ChartCurve]:
+    """A curve for each layer. Dashes show the run, by its place, or encoder and decoder of a single run."""
     grid = run.grids.of(run.grids.layer_level, quantity, reference)
     stack = {name: i for i, names in enumerate(grid.stacks().values()) for name in names}
     named = any(layer is not None for layer in grid.layers)
-    prefix = f"{run.label}: " if dash >= 0 else ""
-    notes = _norm_notes(run.grids) if quantity == "norm" else _end_notes(grid, _write(quantity))
+    notes = _norm_notes(run.grids) if quantity == "norm" else _end_notes(grid, QUANTITIES[quantity].write)
     return [
-        _of(
-            run,
-            f"{prefix}{name}",
+        run.curve(
+            f"{run.prefix}{name}",
             grid.steps,
             values,
             shade=shade,
-            dash=dash if dash >= 0 else named * stack[name],
+            dash=named * stack[name] if run.alone else place,
             note=notes.get(name, ""),
         )
         for name, values, shade in zip(grid.names, grid.values.T, _shades(grid), strict=True)
@@ -234,16 +177,12 @@ def _norm_notes(grids: Grids) -> dict[str, str]:
     """The layers that grew most and least, with their factors."""
     if (ends := grids.extreme_layers()) is None:
         return {}
+    (most, high), (least, low) = ends
     if len(grids.steps) < 2:
-        titles = "largest, ", "smallest, "
-    elif ends[1][1] < 1:
-        titles = (
-            ("grew most, ×", "shrank most, ×") if ends[0][1] > 1 else ("shrank least, ×", "shrank most, ×")
-        )
-    else:
-        titles = "grew most, ×", "grew least, ×"
-    write = times if len(grids.steps) > 1 else number
-    return {name: f"{title}{write(value)}" for title, (name, value) in zip(titles, ends, strict=True)}
+        return {most: f"largest, {number(high)}", least: f"smallest, {number(low)}"}
+    first = "shrank least" if high <= 1 else "grew most"
+    last = "shrank most" if low < 1 else "grew least"
+    return {most: f"{first}, ×{times(high)}", least: f"{last}, ×{times(low)}"}
 
 
 def _end_notes(grid: Matrix, write: Callable[[float], str]) -> dict[str, str]:
@@ -265,38 +204,32 @@ def _shades(grid: Matrix) -> list[float]:
     return [known.index(n) / max(len(known) - 1, 1) for n in numbers]
 
 
-def _several(runs: Sequence[ShownRun], place: int) -> int:
-    """The dash pattern of a run in charts whose colors show layers; −1 if there is only one run."""
-    return place if len(runs) > 1 else -1
-
-
 def _layer_norms(runs: Sequence[ShownRun]) -> Chart | None:
-    curves = [c for i, run in enumerate(runs) for c in _layers(run, "norm", _several(runs, i))]
+    curves = [c for i, run in enumerate(runs) for c in _layers(run, i, "norm")]
     alt = few(_said(runs, layer_sentence)) or f"The norm of each layer over training, {len(curves)} curves."
     shown = {run.grids.of_layers for run in runs}
     title = f"Norm by layer{next(iter(shown)) if len(shown) == 1 else ''}"
     return _chart("layers", title, alt, "norm ‖θ‖", False, curves)
 
 
-def _quantity(runs: Sequence[ShownRun], shown: str, title: str, label: str, log: bool) -> Chart | None:
+def _quantity(runs: Sequence[ShownRun], shown: str, one: Quantity) -> Chart | None:
     quantity, _, reference = shown.partition(" ")
     curves, said = [], []
     for i, run in enumerate(runs):
         steps, values = run.grids.model(quantity, reference or None)
         if len(steps):
-            curves.append(_of(run, run.label if len(runs) > 1 else "model", steps, values))
-            first, last = (_write(quantity)(values[end]) for end in (0, -1))
+            curves.append(run.curve("model" if run.alone else run.label, steps, values))
+            first, last = (one.write(values[end]) for end in (0, -1))
             said.append(f"{visible(run.label)}: {first} at step {steps[0]:,}, {last} at step {steps[-1]:,}.")
-        curves += _layers(run, quantity, _several(runs, i), reference or None)
-    label = label.format(before=_before(runs))
-    marks = [Mark(0.0, RANDOM[quantity])] if quantity in RANDOM else ()
-    if log and not any((np.asarray(curve.y) > 0).any() for curve in curves):
-        log = False
-    alt = few(said) or f"{title} of {len(curves)} layers."
+        curves += _layers(run, i, quantity, reference or None)
+    label = one.axis.format(before=_before(runs))
+    marks = [Mark(0.0, one.zero)] if one.zero else ()
+    log = one.log and any((np.asarray(curve.y) > 0).any() for curve in curves)
+    alt = few(said) or f"{one.chart} of {len(curves)} layers."
     tracked = [visible(run.label) for run in runs if run.grids.tracked]
-    if shown in BETWEEN and 0 < len(tracked) < len(runs):
+    if one.between and 0 < len(tracked) < len(runs):
         alt += f" Values of {', '.join(tracked)} are over one training step, the others between checkpoints."
-    return _chart(shown.replace(" ", "_"), title, alt, label, log, curves, marks)
+    return _chart(shown.replace(" ", "_"), one.chart, alt, label, log, curves, marks)
 
 
 def _before(runs: Sequence[ShownRun]) -> str:
@@ -307,29 +240,17 @@ def _before(runs: Sequence[ShownRun]) -> str:
     return "the previous weights" if True in kinds else "the previous checkpoint"
 
 
-def _write(quantity: str) -> Any:
-    return {"cosine": cosine, "alignment": small, "gradient_alignment": small}.get(quantity, number)
-
-
 def _budget(runs: Sequence[ShownRun]) -> Chart | None:
+    terms = {"": "growth", "_alignment": "by alignment 2⟨θ, δ⟩", "_steps": "by steps ‖δ‖²"}
     curves = []
     for run in runs:
-        for term, (name, dash) in {
-            "": ("growth", 0),
-            "_alignment": ("by alignment 2⟨θ, δ⟩", 1),
-            "_steps": ("by steps ‖δ‖²", 2),
-        }.items():
+        for dash, (term, name) in enumerate(terms.items()):
             steps, values = run.grids.leading(f"total_growth{term}")
             if len(steps):
-                prefix = f"{run.label}: " if len(runs) > 1 else ""
-                curves.append(_of(run, f"{prefix}{name}", steps, values, dash=dash))
+                curves.append(run.curve(f"{run.prefix}{name}", steps, values, dash=dash))
+    alt = few(_said(runs, budget_sentence)) or "The growth of the squared norm and its two terms."
     return _chart(
-        "budget",
-        "Where the growth comes from",
-        few(_said(runs, budget_sentence)) or "The growth of the squared norm and its two terms.",
-        "growth of ‖θ‖² since the start",
-        False,
-        curves,
+        "budget", "Where the growth comes from", alt, "growth of ‖θ‖² since the start", False, curves
     )
 
 
@@ -339,13 +260,12 @@ def _roles(runs: Sequence[ShownRun]) -> Chart | None:
     grids = [run.grids.of("role", "norm") for run in runs]
     roles = list(dict.fromkeys(name for grid in grids for name in grid.names))
     for place, (run, grid) in enumerate(zip(runs, grids, strict=True)):
-        prefix = f"{run.label}: " if len(runs) > 1 else ""
         for name, values in zip(grid.names, grid.values.T, strict=True):
             if len(grid.steps) > 1 and values[0] > 0:
-                label, relative = f"{prefix}{role_name(name)}", values / values[0]
+                label, relative = f"{run.prefix}{role_name(name)}", values / values[0]
                 repeat, color = divmod(roles.index(name), ROLE_COLORS)
                 dash = place if len(runs) > 1 else repeat
-                curves.append(ChartCurve(label, grid.steps, relative, run.label, color, dash=dash))
+                curves.append(run.curve(label, grid.steps, relative, color=color, dash=dash))
     colors = " Colors show the role, dashes the run." if len(runs) > 1 else ""
     alt = f"The norm of each role divided by its first value, {len(curves)} curves.{colors}"
     return _chart("roles", "Growth by role", alt, "norm relative to the first step", False, curves)
@@ -357,12 +277,11 @@ def _tensors(runs: Sequence[ShownRun]) -> Chart | None:
         grid = run.grids.of("tensor", "norm")
         if len(grid.steps) < 2:
             continue
-        prefix = f"{run.label}: " if len(runs) > 1 else ""
         order = changed(grid)[1][: MOST_TENSORS // len(runs)]
         for place, item in enumerate(order):
-            label, shown = f"{prefix}{grid.names[item]}", place < FIRST_TENSORS
+            label, shown = f"{run.prefix}{grid.names[item]}", place < FIRST_TENSORS
             values = grid.values[:, item]
             color = colors.setdefault(grid.names[item], len(colors)) % ROLE_COLORS
-            curves.append(ChartCurve(label, grid.steps, values, run.label, color, dash=i, shown=shown))
+            curves.append(run.curve(label, grid.steps, values, color=color, dash=i, shown=shown))
     alt = f"The norm of single tensors. {len(curves)} can be shown; the ones that changed most are shown initially."
     return _chart("tensors", "Norm of single tensors", alt, "norm ‖θ‖", False, curves)
