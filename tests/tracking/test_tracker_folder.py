@@ -446,7 +446,7 @@ def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(t
         train(model, optimizer, [1, 2])
     before = Records.read(tmp_path)
     with pytest.raises(
-        FolderMismatch, match=r"include blocks, not .* with include all; resume with the same"
+        FolderMismatch, match=r"include: blocks, not .* with include: all; resume with the same"
     ) as refused:
         NormTracker(model, optimizer, every=1, out=tmp_path, include="all", resume_step=2)
     assert (refused.value.found["include"], refused.value.wanted["include"]) == ("blocks", "all")
