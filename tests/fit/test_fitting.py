@@ -1,9 +1,12 @@
 """Intervals and evidence under correlated noise; the fits of a trace."""
 
+from io import StringIO
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import normgrowth as ng
 from normgrowth.errors import InputError
@@ -11,6 +14,7 @@ from normgrowth.fit import bootstrap as correlated
 from normgrowth.fit import fit
 from normgrowth.fit.laws import LAWS
 from normgrowth.records import Block, Records
+from normgrowth.report.terminal.fits import show
 
 T = 524_288
 
@@ -239,7 +243,9 @@ def test_a_fit_of_the_model_leads_with_the_matrices_that_vectors_hide(share, not
     assert found.leading.only is found.matrices
     assert found.records.where(level="part").distinct("name") == ["matrices"]
     assert "matrices: 12 points" in str(found)
-    assert "Norm of the model: " in str(found)
+    wide = Console(file=StringIO(), width=1000)
+    show(found, wide)
+    assert "Norm of the model: " in wide.file.getvalue()
     line, *_ = found.plot().axes[0].lines
     np.testing.assert_allclose(line.get_ydata(), parts[:, 0])
     loaded = ng.load(found.save(tmp_path / "fits"))

@@ -25,8 +25,8 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
         title = ", ".join(part for part in (fits.source, fit.name) if part)
         say(console, f"{f'{title}: ' if title else ''}{points(fit.points)}", "bold")
         say_counted(console, fits.parameters)
-        more = [] if whole is fits else [f"Norm of the model: {verdict(whole.only)[0]}"]
-        _one(fit, fits.confidence, [*more, *remarks], console)
+        of_model = [] if whole is fits else [f"Norm of the model: {verdict(whole.only)[0]}"]
+        _one(fit, fits.confidence, remarks, of_model, console)
     else:
         say(console, f"{fits.source}: {len(fits.series)} series", "bold")
         say_counted(console, fits.parameters)
@@ -34,12 +34,14 @@ def show(fits: Fits, console: "Console", *, full: bool = False) -> None:
     say_problems(console, fits)
 
 
-def _one(fit: SeriesFit, confidence: float, remarks: list[str], console: "Console") -> None:
-    """A row for each law, then the verdict."""
+def _one(
+    fit: SeriesFit, confidence: float, remarks: list[str], of_model: list[str], console: "Console"
+) -> None:
+    """A row for each law, then the verdict; of_model: that on the model, if the table has the matrices."""
     show_table(console, law_columns(fit, confidence))
     best, *evidence = verdict(fit)
     of_points, of_laws = ([f"note: {note}" for note in found] for found in (fit.notes, law_notes(fit)))
-    say_most_important(console, [best, *remarks, *of_points, *evidence, *of_laws])
+    say_most_important(console, [best, *remarks, *of_points, *evidence, *of_model, *of_laws])
 
 
 def _several(fits: list[SeriesFit], remarks: list[str], console: "Console") -> None:
