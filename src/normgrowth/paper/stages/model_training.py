@@ -181,7 +181,7 @@ def normalized_margins(
         ends = (normalized(float(value), norm, degree) for value in (own.min(), np.median(own)))
         found.append((*ends, (own > 0).mean(), degree))
     names = ("normalized_margin_least", "normalized_margin", "share_separated", "logit_degree")
-    columns: dict[str, Any] = dict(zip(names, np.array(found).T, strict=True))
+    columns: dict[str, NDArray[np.float64]] = dict(zip(names, np.array(found).T, strict=True))
     steps = [_step(checkpoint) for checkpoint in checkpoints]
     return Records.from_blocks(name, [Block.of_model(steps, columns)])
 

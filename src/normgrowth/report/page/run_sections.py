@@ -59,7 +59,7 @@ def _table(runs: Sequence[ShownRun]) -> Table:
     rows = [
         (run, level, name)
         for run in runs
-        for level in ("layer", "role", "part", "model")
+        for level in (run.grids.layer_level, "role", "part", "model")
         for name in run.grids.of(level, "share_grown", "first").names
     ]
     columns = [
