@@ -534,5 +534,5 @@ def test_verbs_do_not_read_the_quantities_of_tensors(verb, tmp_path, monkeypatch
 
 def test_fit_names_all_levels_of_a_log(tmp_path):
     long_log(tmp_path / "run", 5)
-    with pytest.raises(InputError, match=r"known levels: tensor, layer, role, part, model"):
+    with pytest.raises(InputError, match=r"known levels: tensor, layer, layer_matrices, role, part, model"):
         normgrowth.fit(tmp_path / "run", level="head")
