@@ -47,7 +47,7 @@ def test_it_runs_and_shows_tables_and_a_figure(executed):
     assert "layer.3" in shown["records"]["text/html"]
     assert shown["records"]["text/plain"].startswith("Trace(")
     assert len(shown["figure"]["image/png"]) > 10_000
-    assert "a·√t + b" in shown["fits"]["text/html"]
+    assert "sqrt2" in shown["fits"]["text/html"]
     assert shown["fits"]["text/plain"].startswith("Fits(9 laws on 11 points")
     assert shown["cosines"]["text/plain"].startswith("{2: 0.9")
     assert "srcdoc" in shown["report"]["text/html"]

@@ -383,7 +383,7 @@ def test_text_is_folded_only_if_the_table_does_not_fit():
 
 def test_a_trace_explains_its_columns_above_the_table():
     lines = shown(print_trace, known_trace()).splitlines()
-    (said,) = (row for row, line in enumerate(lines) if line.startswith("“last” and “previous”"))
+    (said,) = (row for row, line in enumerate(lines) if line.startswith("Columns with “last” or “previous”"))
     assert said < next(row for row, line in enumerate(lines) if "alignment" in line)
 
 
