@@ -32,7 +32,8 @@ def reproduce(
 ) -> "Reproduction":
     """Reproduce the paper: run the required stages, judge its claims, draw its figures, write one page.
 
-    out: output folder; a second call runs only stages whose version or settings changed. scale: "demo" uses embedded
+    out: output folder; a second call runs only stages whose version or settings changed, and adds its claims to those
+    that the folder has. Return the claims of this call. scale: "demo" uses embedded
     data and takes minutes, "paper" trains models of the paper's sizes. only: claims ("heads-bimodal"), figures ("fig2")
     or "table1" (default: all). data: a folder with `penn`, `wikitext-2` or both. text: a file with a sentence per line,
     on which Figure 2 is measured (default: `brown.txt` in the folder data, else Python's documentation). t5:
@@ -49,7 +50,7 @@ def reproduce(
 
     from normgrowth.engine import given_or_processes
     from normgrowth.paper.evidence import Evidence
-    from normgrowth.paper.finished import finished, key_of, mark_finished
+    from normgrowth.paper.finished import earlier_reproduction, finished, key_of, mark_finished
     from normgrowth.paper.paper_figures import draw_figures
     from normgrowth.paper.reproduction_page import write_page
     from normgrowth.paper.run_stages import judged, run_stages, select, settings_of, stage_keys
@@ -69,8 +70,9 @@ def reproduce(
     ):
         assert workspace.folder is not None
         key = key_of({**request, "only": list(only), "stages": stage_keys(needed, settings)})
+        part = (only, {claim.id for claim in claims}, needed)
         if t5 is None and (kept := finished(workspace.folder, key)) is not None:
-            return kept
+            return kept.selected(*part)
         stages = workspace.folder / "stages"
         series = PublishedT5() if t5 is None else traced_t5(t5, stages / "t5", progress)
         outcomes, found = run_stages(needed, settings, scale, stages, on, corpora, read, progress)
@@ -79,9 +81,11 @@ def reproduce(
         options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
         options += ["--models", *loaded] if loaded else []
         result = judged(evidence, claims, outcomes, scale=scale, only=tuple(only), options=tuple(options))
-        workspace.save(result)
-        drawn = draw_figures(evidence, workspace.folder / "figures", only=only)
-        write_page(workspace.folder, result, drawn)
+        whole = result.added_to(earlier) if (earlier := earlier_reproduction(workspace.folder)) else result
+        workspace.save(whole)
+        figures = workspace.folder / "figures"
+        draw_figures(evidence, figures, only=only)
+        write_page(workspace.folder, whole, figures)
         if t5 is None and not (result.failed or result.incomplete):
             mark_finished(workspace.folder, key)
         return result

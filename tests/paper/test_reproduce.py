@@ -131,6 +131,22 @@ def test_figures_have_the_verdicts_of_their_claims(tmp_path, engine, monkeypatch
     assert found.claims[0].figure == "fig1"
 
 
+def test_another_selection_is_added_to_the_folder(tmp_path, engine, monkeypatch):
+    monkeypatch.setattr(paper, "STAGES", {})  # published numbers alone
+    first = reproduce(tmp_path, only=["norm-sqrt", "fig1"], engine=engine)
+    second = reproduce(tmp_path, only=["step-size", "fig5"], engine=engine)
+    assert [claim.id for claim in second.claims] == ["step-size"]
+    whole = load(tmp_path)
+    assert whole.claims == (*first.claims, *second.claims)
+    assert whole.only == ("norm-sqrt", "fig1", "step-size", "fig5")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('<img alt="') == 2
+    again = reproduce(tmp_path, only=["step-size", "fig5"], engine=engine)  # kept
+    assert (again.claims, again.only) == (second.claims, second.only)
+    assert reproduce(tmp_path, only=["norm-sqrt"], engine=engine).claims == first.claims
+    assert [claim.id for claim in load(tmp_path).claims] == ["norm-sqrt", "step-size"]
+
+
 def test_a_saved_reproduction_is_not_overwritten_by_another_one(tmp_path):
     claim = judge(CLAIMS["norm-sqrt"], Evidence())
     result = Reproduction.of(claims=(claim,), errata=(check(ERRATA["lemma-7"], Evidence()),))
@@ -142,7 +158,7 @@ def test_a_saved_reproduction_is_not_overwritten_by_another_one(tmp_path):
     for different in (
         replace(result, scale="paper"),
         replace(result, only=("norm-sqrt",)),
-        replace(result, options=("--data", "corpora")),
+        replace(result, claims=(replace(claim, options=("--data", "corpora")),)),
         replace(result, claims=(replace(claim, verdict="not shown"),)),
         replace(result, errata=()),
     ):

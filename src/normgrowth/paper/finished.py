@@ -13,8 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from normgrowth.errors import SchemaError
+from normgrowth.errors import InputError, SchemaError
 from normgrowth.paper.reproduction import Reproduction
+from normgrowth.results import CLAIMS
 from normgrowth.serialization.json_types import read_json
 from normgrowth.workspace import write_json
 
@@ -56,6 +57,16 @@ def finished(folder: Path, key: str) -> Reproduction | None:
     kept.write(folder)
     mark_finished(folder, key)
     return kept
+
+
+def earlier_reproduction(folder: Path) -> Reproduction | None:
+    """The claims that the folder has; None if there are none, or the file is damaged."""
+    if not (folder / CLAIMS).is_file():
+        return None
+    try:
+        return Reproduction.read(folder)
+    except InputError:
+        return None
 
 
 def _checksums(folder: Path) -> Iterator[tuple[str, str]]:

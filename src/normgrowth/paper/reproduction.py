@@ -7,11 +7,12 @@ ng.load("reproduction")          # from claims.json
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from normgrowth.text import one_line
 from normgrowth.workspace import replacing
 
 Verdict = Literal["holds", "holds in part", "does not hold", "not shown", "not measured here"]
+T = TypeVar("T")
 Numbers = dict[str, float | None]  # by label; None: not finite
 ADVICE = "run `normgrowth reproduce` again"
 
@@ -34,6 +36,7 @@ class Judgment:
     """A claim, what was measured here, and the verdict of its rule. needs: stages; figure: of the paper, if any.
 
     scope: what the verdict covers. data: what it is based on. would_change: which measurement would change it.
+    options: other options of the command on which the numbers depend, such as ("--data", "corpora").
     """
 
     __repr__ = one_line
@@ -52,6 +55,7 @@ class Judgment:
     source: str = ""
     needs: tuple[str, ...] = ()
     figure: str | None = None
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +114,12 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction(Result):
-    """The claims of the paper with verdicts. The records have a row for each measured number.
-
-    options: other options of the command on which the numbers depend, such as ("--data", "corpora").
-    """
+    """The claims of the paper with verdicts. The records have a row for each measured number."""
 
     kind: ClassVar[str] = "reproduction"
 
     scale: str = "demo"
     only: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
     claims: tuple[Judgment, ...] = ()
     errata: tuple[Check, ...] = ()
     departures: tuple[Check, ...] = ()
@@ -143,6 +143,35 @@ class Reproduction(Result):
         blocks = [_block(level, one.id, one.measured) for level, own in parts.items() for one in own]
         return replace(self, records=Records.from_blocks("reproduction", blocks or [_block("claim", "", {})]))
 
+    def added_to(self, earlier: "Reproduction") -> Self:
+        """This reproduction, and from an earlier one what this one does not have."""
+        only = tuple(dict.fromkeys((*earlier.only, *self.only))) if earlier.only and self.only else ()
+        return replace(
+            self,
+            only=only,
+            claims=_updated(earlier.claims, self.claims, attrgetter("id")),
+            errata=self.errata or earlier.errata,
+            departures=self.departures or earlier.departures,
+            caveats=self.caveats or earlier.caveats,
+            stages=_updated(earlier.stages, self.stages, attrgetter("name")),
+            table1=self.table1 or earlier.table1,
+        )._with_records()
+
+    def selected(self, only: Sequence[str], claims: Collection[str], stages: Collection[str]) -> Self:
+        """The part of these claims and stages. only: as in the request; empty for everything."""
+        if not only:
+            return self
+        return replace(
+            self,
+            only=tuple(only),
+            claims=tuple(claim for claim in self.claims if claim.id in claims),
+            errata=(),
+            departures=(),
+            caveats=(),
+            stages=tuple(stage for stage in self.stages if stage.name in stages),
+            table1=self.table1 if "theory" in stages else (),
+        )._with_records()
+
     def __getitem__(self, name: str) -> Judgment | Check:
         """A claim, an erratum, a departure or a caveat by its id."""
         for one in (*self.claims, *self.errata, *self.departures, *self.caveats):
@@ -153,7 +182,7 @@ class Reproduction(Result):
     def command(self, claim: Judgment) -> str:
         """The command that measures a claim as here."""
         scale = ["--scale", self.scale] if self.scale != "demo" else []
-        return shlex.join(["normgrowth", "reproduce", "--only", claim.id, *scale, *self.options])
+        return shlex.join(["normgrowth", "reproduce", "--only", claim.id, *scale, *claim.options])
 
     @property
     def failed(self) -> tuple[StageOutcome, ...]:
@@ -196,6 +225,10 @@ class Reproduction(Result):
         raise InputError(
             f"this is {stage!r} of a reproduction; load the output folder of `reproduce` instead"
         )
+
+
+def _updated(earlier: Sequence[T], new: Sequence[T], key: Callable[[T], str]) -> tuple[T, ...]:
+    return tuple({**{key(one): one for one in earlier}, **{key(one): one for one in new}}.values())
 
 
 def finite(numbers: Mapping[str, float]) -> Numbers:

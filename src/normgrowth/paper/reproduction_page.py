@@ -1,6 +1,5 @@
 """The HTML page of a reproduction: verdicts, figures and errata, and what the stages measured."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from normgrowth.paper.paper_figures import FIGURES
@@ -11,11 +10,12 @@ from normgrowth.report.page.pieces import Picture
 from normgrowth.report.page.write import PAGE, write_content
 
 
-def write_page(folder: Path, result: Reproduction, drawn: Sequence[Path] = ()) -> Path:
-    """Write the page. drawn: files of figures; SVG files are shown with the verdicts of their claims."""
+def write_page(folder: Path, result: Reproduction, figures: Path) -> Path:
+    """Write the page. figures: the folder of figures; SVG files are shown with the verdicts of their claims."""
     pictures = []
-    for path in (path for path in drawn if path.suffix == ".svg"):
-        figure = FIGURES[path.stem]
+    for name, figure in FIGURES.items():
+        if not (path := figures / f"{name}.svg").is_file():
+            continue
         judged = [claim for claim in result.claims if claim.figure == figure.name]
         said = " ".join(f"{claim.id}: {claim.verdict}. {claim.reason}" for claim in judged)
         title = f"Figure {figure.number}: {figure.title}"

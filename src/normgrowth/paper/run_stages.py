@@ -7,6 +7,7 @@ claims that need it get the verdict "not measured here".
 import time
 import traceback
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,7 @@ def judged(
     return Reproduction.of(
         scale=scale,
         only=only,
-        options=options,
-        claims=tuple(judge(claim, evidence) for claim in claims),
+        claims=tuple(replace(judge(claim, evidence), options=options) for claim in claims),
         errata=() if only else tuple(check(one, evidence) for one in ERRATA.values()),
         departures=() if only else tuple(check(one, evidence) for one in DEPARTURES.values()),
         caveats=() if only else tuple(check(one, evidence) for one in CAVEATS.values()),
