@@ -451,7 +451,7 @@ def test_a_run_that_counts_other_parameters_does_not_go_on_in_the_same_records(t
         NormTracker(model, optimizer, every=1, out=tmp_path, include="all", resume_step=2)
     assert (refused.value.found["include"], refused.value.wanted["include"]) == ("blocks", "all")
     assert "--overwrite" not in str(refused.value)  # a tracker has none
-    with pytest.raises(FolderMismatch, match=r"select None, not .* with select weight"):
+    with pytest.raises(FolderMismatch, match=r"select: none, not .* with select: weight"):
         NormTracker(model, optimizer, every=1, out=tmp_path, select="weight", resume_step=1)
     assert_equal(Records.read(tmp_path), before)
     NormTracker(model, optimizer, every=5, out=tmp_path, resume_step=2).close()  # the same parameters
