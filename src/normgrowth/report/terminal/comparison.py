@@ -1,4 +1,4 @@
-"""A comparison in the terminal: where two runs diverge, a heat map of differences, and their growth by layer."""
+"""A comparison in the terminal: where two runs diverge, their growth by layer, and a heat map of differences."""
 
 from math import isnan
 from typing import TYPE_CHECKING
@@ -25,13 +25,13 @@ def show(comparison: Comparison, console: "Console") -> None:
     say_each(console, said[1:])
     if comparison.partings:
         show_table(console, partings(comparison, max(16, int(0.4 * console.width))))
+    for place, sentence in enumerate(sentences(comparison)):
+        say(console, sentence, "bold red" if place == 0 and not comparison.comparable else "")
+    show_table(console, growth(comparison), last_bold=True)
     room = max(8, min(MOST_COLUMNS, console.width - WIDEST_NAME - 2))
     grid = difference_grid(comparison, most_rows=MOST_ROWS, most_columns=room)
     if grid is not None and comparison.parted:
         say_each(console, _heat_map(grid))
-    for place, sentence in enumerate(sentences(comparison)):
-        say(console, sentence, "bold red" if place == 0 and not comparison.comparable else "")
-    show_table(console, growth(comparison), last_bold=True)
     say_remarks(console, comparison)
 
 
@@ -48,8 +48,8 @@ def _heat_map(grid: DifferenceGrid) -> list[str]:
         ]
         lines.append(f"{_cut(name, width):<{width}}  {''.join(signs)}")
     lines.append(
-        f"{SAME} identical  {ROUNDING} within the noise floor  {SLIGHT} above it  {CLEAR} over 10 times  "
-        f"{GROSS} over 1,000 times"
+        f"{SAME} identical  {ROUNDING} within the noise floor  {SLIGHT} above it  {CLEAR} > 10 × the floor  "
+        f"{GROSS} > 1,000 × the floor"
     )
     return lines
 
