@@ -184,6 +184,7 @@ TAKEN = {
     "tolist": lambda h: h.tolist(),
     "__array__": lambda h: np.asarray(h).copy(),
     "__dlpack__": lambda h: np.from_dlpack(h).copy(),
+    "to_dlpack": lambda h: torch.from_dlpack(torch.utils.dlpack.to_dlpack(h)).clone(),
 }
 
 
@@ -196,7 +197,8 @@ def test_a_value_that_leaves_torch_is_a_finding(method):
     assert "treated as constants" in normgrowth.degrees(limit.model, x).problems[0]
 
 
-def test_a_module_with_parameters_whose_kernel_is_not_seen_is_a_finding():
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_a_module_with_parameters_whose_kernel_is_not_seen_is_a_finding(by_keyword):
     class Foreign(nn.Module):
         def __init__(self):
             super().__init__()
@@ -206,7 +208,11 @@ def test_a_module_with_parameters_whose_kernel_is_not_seen_is_a_finding():
             with torch.utils._python_dispatch._disable_current_modes():
                 return torch.from_numpy(x.numpy() @ self.weight.detach().numpy())
 
-    limit = saturated(nn.Sequential(nn.Linear(4, 4).double(), Foreign()))
+    class Network(nn.Sequential):
+        def forward(self, x):
+            return self[1](x=self[0](x)) if by_keyword else super().forward(x)
+
+    limit = saturated(Network(nn.Linear(4, 4).double(), Foreign()))
     limit(torch.randn(2, 4).double())
     assert "constant_output" in {finding.kind for finding in limit.findings}
     assert [finding.module for finding in limit.findings if finding.kind == "constant_output"] == ["1"]

@@ -134,6 +134,12 @@ def packed_buffer() -> nn.Module:
     return model
 
 
+def packed_bytes_in_a_buffer() -> nn.Module:
+    model = nn.Linear(4, 4)
+    model.register_buffer("packed", torch.full((2, 4), 119, dtype=torch.uint8))
+    return model
+
+
 def lazy() -> nn.Module:
     return nn.LazyLinear(4)
 
@@ -150,7 +156,7 @@ def subclass() -> nn.Module:
     return model
 
 
-MODELS = [dynamic_int8, float8, packed_bytes, packed_buffer, lazy, meta, subclass]
+MODELS = [dynamic_int8, float8, packed_bytes, packed_buffer, packed_bytes_in_a_buffer, lazy, meta, subclass]
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
@@ -244,6 +250,12 @@ def test_weights_quantized_between_calls_are_refused():
     model.get_submodule("1").register_buffer("qweight", torch.zeros(4, 4, dtype=torch.int8))
     with pytest.raises(UnscalableParameter):
         limit(torch.ones(1, 4, dtype=torch.float64))
+
+
+def test_a_mask_of_bytes_is_no_packed_weight():
+    model = nn.Linear(4, 4)
+    model.register_buffer("mask", torch.ones(4, 4, dtype=torch.uint8).tril())
+    assert saturated(model)(torch.ones(1, 4)).shape == (1, 4)
 
 
 def test_a_name_is_no_module():

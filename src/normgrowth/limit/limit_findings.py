@@ -6,10 +6,12 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.utils.dlpack
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 FINITE_MASK = -1e3  # a tensor of small values and constants at or below this is considered a mask
+TO_DLPACK = torch.to_dlpack
 APART = 8  # the masking values are at least this many times as large as the others, such as a position bias
 
 
@@ -78,7 +80,10 @@ def finite_mask(value: Tensor) -> float | None:
 
 
 class LeavingTorch(TorchFunctionMode):
-    """Calls `left` with a tensor and the method that converts its values out of torch."""
+    """Calls `left` with a tensor and the method that converts its values out of torch.
+
+    torch does not report `to_dlpack`, so that it is replaced while the mode is active.
+    """
 
     METHODS: ClassVar = {
         getattr(Tensor, name): name for name in ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr")
@@ -92,3 +97,15 @@ class LeavingTorch(TorchFunctionMode):
         if func in self.METHODS:
             self.left(args[0], self.METHODS[func])
         return func(*args, **(kwargs or {}))
+
+    def __enter__(self) -> Any:
+        def to_dlpack(tensor: Tensor) -> Any:
+            self.left(tensor, "to_dlpack")
+            return TO_DLPACK(tensor)
+
+        torch.to_dlpack = torch.utils.dlpack.to_dlpack = to_dlpack
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        torch.to_dlpack = torch.utils.dlpack.to_dlpack = TO_DLPACK
+        super().__exit__(*error)

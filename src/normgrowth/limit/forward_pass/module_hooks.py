@@ -26,9 +26,9 @@ def watched(
                 context.path.append(name)
                 context.entered[name] += 1
 
-            def leave(module: nn.Module, args: Any, result: Any, name: str = name) -> None:
+            def leave(module: nn.Module, args: Any, kwargs: Any, result: Any, name: str = name) -> None:
                 context.path.pop()
-                saw(name, module, args, result)
+                saw(name, module, (args, kwargs), result)
 
             hooked.append(module)
             _hook(module, key, enter, leave)
@@ -37,6 +37,7 @@ def watched(
         for module in hooked:
             module._forward_pre_hooks.pop(key, None)
             module._forward_hooks.pop(key, None)
+            module._forward_hooks_with_kwargs.pop(key, None)
             module._forward_hooks_always_called.pop(key, None)
 
 
@@ -50,4 +51,5 @@ def _hook(module: Any, key: object, enter: Any, leave: Any) -> None:
     if len(before) > 1:
         before.move_to_end(key, last=False)
     module._forward_hooks[key] = leave
+    module._forward_hooks_with_kwargs[key] = True
     module._forward_hooks_always_called[key] = True  # also after an error

@@ -36,6 +36,8 @@ def refuse_packed_weights(modules: Iterable[tuple[str, nn.Module]]) -> None:
                 continue
             quantized = buffer.is_quantized or buffer.dtype in FLOAT8
             integers = buffer.dtype == torch.int8 and buffer.dim() > 1
+            if buffer.dtype == torch.uint8 and buffer.dim() > 1 and not buffer.is_meta:
+                integers = bool((buffer > 1).any())  # not a mask of 0 and 1
             packed = packed or quantized or integers or short == "qweight"
         if packed:
             kind = f"a {type(module).__name__}, whose quantized weights are not parameters"
