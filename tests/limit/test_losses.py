@@ -1,6 +1,7 @@
 """Losses of the saturated network, against mpmath and the scaled network."""
 
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
@@ -75,6 +76,27 @@ def test_squared_errors(x, y):
         )
 
     expect(found, reference, x, y)
+
+
+SIDES = torch.tensor([[1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]]).double()
+
+
+@few
+@given(x=powers((2, 3)))
+def test_soft_margins(x):
+    def reference(x, sides):
+        return [
+            [log_of_sum([mp.mpf(0), -v * side]) for v, side in zip(*both, strict=True)]
+            for both in zip(x, sides, strict=True)
+        ]
+
+    def mean(x, sides):
+        return mp.fsum(v for row in reference(x, sides) for v in row) / 6
+
+    for sides in (SIDES, {1: SIDES}):
+        found = limit(partial(F.soft_margin_loss, reduction="none"), x, sides, orders=3)
+        expect(found, reference, x, sides, tolerance=1e-6)
+        expect(limit(F.soft_margin_loss, x, sides, orders=3), mean, x, sides, tolerance=1e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -52,6 +52,22 @@ def test_logarithms_of_sums(orders, x):
     expect(whole, lambda x: [[log_of_sum([v for row in x for v in row])]], x, tolerance=1e-6)
 
 
+@pytest.mark.parametrize("orders", [1, 3])
+@few
+@given(x=powers((3, 4), coefficients=[0.0, 1.0, 1.0, -1.0, 0.5]))
+def test_running_logarithms_of_sums(orders, x):
+    def running(row):
+        return [log_of_sum(row[: i + 1]) for i in range(len(row))]
+
+    expect(limit(lambda x: x.logcumsumexp(-1), x, orders=orders), rows(running), x, tolerance=1e-6)
+    expect(
+        limit(lambda x: x.logcumsumexp(0), x, orders=orders),
+        lambda x: columns([running(column) for column in columns(x)]),
+        x,
+        tolerance=1e-6,
+    )
+
+
 def test_the_logarithm_of_a_sum_of_which_all_is_masked():
     hidden = torch.tensor([[True, True], [False, True]])
     found = limit(lambda x: x.masked_fill(hidden, -torch.inf).logsumexp(-1), {1: torch.ones(2, 2).double()})

@@ -308,6 +308,27 @@ def test_matrix_products(x, y, b):
 
 
 @few
+@given(
+    a=powers((2, 3)),
+    b=powers((2, 2)),
+    weight=powers((2, 3, 2), degrees=(0, 1)),
+    bias=powers((2,), degrees=(0, 1)),
+)
+def test_bilinear_maps(a, b, weight, bias):
+    def reference(a, b, weight, bias):
+        return [
+            [
+                mp.fsum(x[i] * m[i][j] * y[j] for i in range(3) for j in range(2)) + shift
+                for m, shift in zip(weight, bias, strict=True)
+            ]
+            for x, y in zip(a, b, strict=True)
+        ]
+
+    for orders in (1, 3):
+        expect(limit(F.bilinear, a, b, weight, bias, orders=orders), reference, a, b, weight, bias)
+
+
+@few
 @given(a=powers((2, 3)), b=powers((2, 3)))
 def test_joined_and_written_in_place(a, b):
     expect(limit(lambda a, b: torch.cat([a, b]), a, b), lambda a, b: a + b, a, b)

@@ -14,6 +14,7 @@ ALIASES = {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_ch
 SATURATING = {"sigmoid", "tanh", "erf", "exp", "expm1", "exp2", "_softmax", "_safe_softmax", "glu"}
 SATURATING |= {"gelu", "silu", "mish", "softplus", "log_sigmoid_forward", "elu", "celu", "_log_softmax"}
 SATURATING |= {"erfc", "logsumexp", "special_logsumexp", "logaddexp", "logaddexp2"}
+SATURATING |= {"logcumsumexp", "soft_margin_loss"}
 SOFTMAXES = {
     "_softmax",
     "_safe_softmax",

@@ -130,3 +130,26 @@ def convolution(operation: Operation, x: Any, weight: Any, bias: Any, *args: Any
     return shortened_series(
         sum_of_series(operation, found, as_series(bias).map(lambda v: v.view(shape))), operation.orders
     )
+
+
+@rule("_trilinear")
+def trilinear_form(operation: Operation, a: Any, b: Any, c: Any, *dims: Any, **_: Any) -> Series:
+    """sum(a · b · c), each with inserted dimensions: `nn.Bilinear`, whose weight is b. dims: a's, b's, c's, summed."""
+    count = len(as_series(a).shape) + len(dims[0])
+    added = [[d % count for d in some] for some in dims[:4]]
+    left, weight, right = ([d for d in range(count) if d not in some] for some in added[:3])
+    kept = [d for d in range(count) if d not in added[3]]
+    outer = [d for d in range(count) if d in left or d in right]
+
+    def pairs(x: Tensor, y: Tensor) -> Tensor:
+        return torch.einsum(x, left, y, right, outer)
+
+    def summed(x: Tensor, y: Tensor) -> Tensor:
+        return torch.einsum(x, outer, y, weight, kept)
+
+    a, b, c = (as_series(x) for x in (a, b, c))
+    whole = len(a.terms) * len(c.terms)  # all orders, because the sum may cancel leading terms
+    both = product(pairs, a, c, whole)
+    found = product(summed, both, b, operation.orders)
+    _count_cancelled(operation, summed, found, both, b)
+    return found

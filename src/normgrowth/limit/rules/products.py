@@ -1,5 +1,7 @@
 """Rules for products along a dimension."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,9 +44,13 @@ def _narrowed(x: Series, dim: int, start: int, length: int) -> Series:
 
 @rule("cumprod")
 def running_product(operation: Operation, x: Series, dim: int, dtype: torch.dtype | None = None) -> Series:
-    """The cumulative product by doubling: each element times the element 1, 2, 4, ... positions before it."""
     if dtype is not None:
         x = x.map(lambda value: value.to(dtype))
+    return accumulated(x, dim, partial(element_product, operation.orders))
+
+
+def accumulated(x: Series, dim: int, f: Callable[[Series, Series], Series]) -> Series:
+    """The cumulative values of an associative function, by doubling: with the element 1, 2, 4, ... positions before."""
     if not x.shape:
         return x
     count, step = x.shape[dim], 1
@@ -54,7 +60,6 @@ def running_product(operation: Operation, x: Series, dim: int, dtype: torch.dtyp
 
     while step < count:
         before, here = _narrowed(x, dim, 0, count - step), _narrowed(x, dim, step, count - step)
-        longer = element_product(operation.orders, before, here)
-        x = combine(joined, _narrowed(x, dim, 0, step), longer, moves=True)
+        x = combine(joined, _narrowed(x, dim, 0, step), f(before, here), moves=True)
         step *= 2
     return x

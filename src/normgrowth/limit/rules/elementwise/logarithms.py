@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from normgrowth.limit.rules.elementwise.activations import (
     towards,
 )
 from normgrowth.limit.rules.elementwise.powers import expanded, power, square
+from normgrowth.limit.rules.products import accumulated
 
 aten = torch.ops.aten
 
@@ -205,6 +207,12 @@ def log_sum_of_two(operation: Operation, a: Any, b: Any) -> Series:
     a, b = (times_constant(as_series(x), unit) for x in (a, b))
     both = combine(lambda x, y: torch.stack(torch.broadcast_tensors(x, y), -1), a, b, moves=True)
     return times_constant(_log_sum_of_rows(operation, both), 1 / unit)
+
+
+@rule("logcumsumexp")
+def running_log_sum(operation: Operation, x: Series, dim: int) -> Series:
+    logaddexp = Operation(aten.logaddexp.default, operation.context, arguments=operation.arguments)
+    return accumulated(x, dim, partial(log_sum_of_two, logaddexp))
 
 
 @rule("logit")
