@@ -358,6 +358,77 @@ def test_values_whose_known_small_parts_are_equal_or_cancel_are_undecided(f):
     assert limit.doubtful or torch.equal(found, torch.tensor([1.0, -1.0, 0.0]).double())
 
 
+class Function(nn.Module):
+    def __init__(self, f, values: Tensor) -> None:
+        super().__init__()
+        self.values, self.f = nn.Parameter(values), f
+
+    def forward(self) -> Tensor:
+        return self.f(self.values)
+
+
+def vanishing(a: Tensor) -> Tensor:
+    return torch.exp(-a)
+
+
+SAME = torch.ones(3).double()
+AFTER_A_POWER = {  # (x + w)^p - x^p = p x^(p-1) w: the power of c in it decides
+    "root": lambda a: (a + vanishing(a)).sqrt() - a.sqrt() < 0.3 * vanishing(a),
+    "inverse root": lambda a: (a + vanishing(a)).rsqrt() - a.rsqrt() > -0.1 * vanishing(a),
+    "cube": lambda a: (a + vanishing(a)).pow(3) - a.pow(3) > 10 * vanishing(a),
+    "ratio": lambda a: vanishing(a) / a < 0.5 * vanishing(a),
+    "ratio of a sum": lambda a: (1 + vanishing(a)) / a < 1 / a + 0.5 * vanishing(a),
+}
+
+
+@pytest.mark.parametrize("name", AFTER_A_POWER)
+def test_small_parts_are_multiplied_by_the_power_of_c_beside_them(name):
+    model = Function(lambda a: AFTER_A_POWER[name](a).double(), SAME.clone())
+    limit = saturated(model)
+    assert limit().all()
+    assert limit.doubtful == 0
+    with torch.no_grad():
+        model.values.fill_(20.0)  # large, and exp(-20) is far above rounding
+        assert model().all()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_the_small_part_of_a_divisor_decides_the_order(share):
+    def order(a: Tensor) -> Tensor:
+        return ((2 + share * vanishing(a)) / (1 + WEIGHTS * vanishing(a))).sort().indices * a.abs()
+
+    model = Function(order, SAME.clone())
+    limit = saturated(model)
+    found = limit()
+    assert (limit.doubtful, found.tolist()) == (0, WEIGHTS.argsort(descending=True).tolist())
+    with torch.no_grad():
+        model.values.fill_(10.0)
+        assert torch.equal(model() / 10, found)
+
+
+def test_a_ratio_of_vanishing_values_of_which_a_lower_order_decides_is_undecided():
+    """(w (c + v)) / (w c) = 1 + v / c."""
+    model = Function(lambda a: (vanishing(a) * (a + WEIGHTS) / (vanishing(a) * a)).sort().indices, SAME * 2)
+    limit = saturated(model)
+    found = limit()
+    assert limit.doubtful or torch.equal(found, WEIGHTS.argsort())
+
+
+def test_log_softmax_adds_small_parts_to_those_of_its_scores():
+    """The second logarithm is exp(-c) - 2c - exp(-c/2) + ..., so it is below -2c."""
+
+    def above(a: Tensor) -> Tensor:
+        return ((-F.logsigmoid(-a)).log_softmax(-1)[1] > -a[0]).double()
+
+    model = Function(above, torch.tensor([2.0, -1.0, 1.5]).double())
+    limit = saturated(model)
+    found = limit()
+    assert limit.doubtful or not bool(found)
+    with torch.no_grad():
+        model.values.mul_(8)
+        assert not bool(model())
+
+
 class Growing(nn.Module):
     def __init__(self, f) -> None:
         super().__init__()
