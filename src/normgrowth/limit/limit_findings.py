@@ -99,9 +99,9 @@ class LeavingTorch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def __enter__(self) -> Any:
-        def to_dlpack(tensor: Tensor) -> Any:
-            self.left(tensor, "to_dlpack")
-            return TO_DLPACK(tensor)
+        def to_dlpack(data: Tensor) -> Any:
+            self.left(data, "to_dlpack")
+            return TO_DLPACK(data)
 
         torch.to_dlpack = torch.utils.dlpack.to_dlpack = to_dlpack
         return super().__enter__()
