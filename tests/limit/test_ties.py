@@ -281,3 +281,19 @@ def test_what_is_computed_from_a_tie_that_an_omitted_order_breaks(use):
     assert once.doubtful
     assert not run.doubtful
     assert min(distances) < 1e-3, distances
+
+
+def test_sums_of_the_same_numbers_in_another_order_tie_although_the_keys_differ():
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.queries = nn.Parameter(torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]).double())
+
+        def forward(self, keys: torch.Tensor) -> torch.Tensor:
+            return (self.queries @ keys.T).softmax(-1)
+
+    keys = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], dtype=torch.float64)
+    assert float(keys[0].sum()) != float(keys[1].sum())  # by rounding only
+    limit = saturated(Head())
+    assert limit(keys).tolist() == [[0.5, 0.5], [0.0, 1.0]]
+    assert limit.ties[0].tied == 1

@@ -36,7 +36,8 @@ def winners_of(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]
     """The largest entries of each row, and the number of rows with entries that are equal only within the tolerance.
 
     Equal keys tie in every row and differ only by rounding. Keys that are close in one row but differ in others are
-    not equal: the larger score wins.
+    not equal: the larger score wins. In float64, scores within a few units of rounding tie nevertheless, because
+    different scores are never as close by chance.
     """
     largest = value.amax(dim, keepdim=True)
     winners = value >= largest - tolerance
@@ -59,6 +60,8 @@ def winners_of(value: Tensor, tolerance: Tensor, dim: int) -> tuple[Tensor, int]
     room = tolerance.squeeze(-1)[heads] if heads else tolerance.squeeze(-1).expand(len(at), -1)
     distinct = (apart > 16 * room).any(-1)
     chosen = tuple(at[distinct].T)
+    if value.dtype == torch.float64:
+        exact = value >= largest - tolerance / 16
     winners[chosen] = exact[chosen]
     return winners, count
 
