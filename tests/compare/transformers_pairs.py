@@ -1,4 +1,4 @@
-"""Pairs of runs of tiny GPT-2 and Llama models: honest ones, and ones with a planted fault."""
+"""Pairs of runs of small GPT-2, Llama and T5 models: honest ones, and ones with a planted fault."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ DDP, FSDP = replace(ONE, ranks=2, wrapper="ddp"), replace(ONE, ranks=2, wrapper=
 GPT = {"model": "gpt2", "seed": 13, "lr": 3e-4}
 SGD = {"optimizer": "sgd", "lr": 0.05, "seed": 5}
 MUON = {"optimizer": "muon", "lr": 2e-2, "seed": 3}
+T5 = {"model": "t5", "seed": 3, "lr": 5e-4}  # ReLUs change gradients by 2e-4 at step 2 or 4
 
 SHORT_HONEST = {
     "GPT-2, DDP and FSDP2": (replace(DDP, **GPT), replace(FSDP, **GPT)),
@@ -96,6 +97,9 @@ LONG_HONEST = {
         replace(FSDP, model="gpt2", optimizer="sgd", lr=0.5, momentum=0.95),
     ),
     "Llama, Muon, 4 ranks": (replace(DDP, **MUON), replace(DDP, **MUON, ranks=4)),
+    "T5, DDP and FSDP2": (replace(DDP, **T5), replace(FSDP, **T5)),
+    "T5, 1 and 2 ranks": (replace(ONE, **T5), replace(FSDP, **T5)),
+    "T5, every fourth step": (replace(ONE, **T5, every=4), replace(FSDP, **T5, every=4)),
     "Llama, float64": (replace(DDP, dtype="float64"), replace(FSDP, dtype="float64")),
 }
 
@@ -125,6 +129,7 @@ LONG_FAULTS = {
     "labels shifted twice": fault(replace(ONE, **GPT), replace(DDP, **GPT), "labels shifted twice", "data"),
     "rope": fault(DDP, FSDP, "rope", "data"),
     "epsilon of the norms": fault(replace(DDP, **GPT), replace(FSDP, **GPT), "epsilon of the norms", "data"),
+    "gradients are kept, T5": fault(replace(ONE, **T5), replace(FSDP, **T5), "gradients kept", "data", LATE),
     "gradients are kept": fault(DDP, FSDP, "gradients kept", "data", LATE),
     "a part of the accumulation is lost": fault(
         replace(DDP, accumulate=4), replace(FSDP, accumulate=4), "part lost", "data", LATE

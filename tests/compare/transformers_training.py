@@ -1,4 +1,4 @@
-"""One run of a tiny GPT-2 or Llama under tracking: other models, optimizers and loops than in `training`."""
+"""One run of a small GPT-2, Llama or T5 under tracking: other models, optimizers and loops than in `training`."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +12,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from normgrowth.tracking.tracker import NormTracker
 
@@ -65,6 +72,18 @@ def model_of(settings: Settings) -> nn.Module:
             attn_implementation=settings.attention,
         )
         model: nn.Module = GPT2LMHeadModel(config)
+    elif settings.model == "t5":  # with ReLU, and so large that rounding changes the sign of an input
+        model = T5ForConditionalGeneration(
+            T5Config(
+                d_model=4 * WIDTH,
+                d_kv=WIDTH,
+                d_ff=16 * WIDTH,
+                num_layers=LAYERS,
+                num_heads=4,
+                vocab_size=VOCABULARY,
+                dropout_rate=0.0,
+            )
+        )
     else:
         config = LlamaConfig(
             hidden_size=WIDTH,
@@ -86,6 +105,8 @@ def model_of(settings: Settings) -> nn.Module:
 
 
 def layers_of(model: nn.Module) -> nn.ModuleList:
+    if isinstance(model, T5ForConditionalGeneration):
+        return nn.ModuleList([*model.encoder.block, *model.decoder.block])
     return model.transformer.h if isinstance(model, GPT2LMHeadModel) else model.model.layers
 
 
@@ -151,7 +172,8 @@ def loss_of(
 ) -> torch.Tensor:
     """The sum over the tokens of this part, divided by the number of tokens that count."""
     shift = 2 if settings.fault == "labels shifted twice" else 1
-    logits = called(input_ids=tokens).logits[:, :-shift].float()
+    decoder = {"decoder_input_ids": tokens} if settings.model == "t5" else {}
+    logits = called(input_ids=tokens, **decoder).logits[:, :-shift].float()
     total = cross_entropy(
         logits.flatten(0, 1), labels[:, shift:].flatten(), ignore_index=PADDING, reduction="sum"
     )

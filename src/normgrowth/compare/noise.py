@@ -5,6 +5,9 @@ factor of JUMP from one measured step to the next, and by GROWTH for each unmeas
 There is a limit because norms of two runs that differ only by rounding stay close even if their weights do not. After
 the first step at which a stage exceeds its floor, the floor no longer rises with observed differences.
 
+Where the weights differ by rounding, the gradient may jump by KINK at kinks of activations: see `kinks`. What is
+computed from the gradient may differ by PASSED_ON times its largest difference so far.
+
 With a control run, the floor is MARGIN times the largest difference so far between the control and the first run.
 """
 
@@ -42,6 +45,7 @@ BASE = {
 # this dtype by which a step may differ. All later stages may then differ as if the weights had this dtype.
 STEP_DTYPE = {"Muon": "BF16"}
 STEP_UNITS = 4
+OF_SUMS = 1e-14  # relative rounding error of the norms themselves
 RATE = 1e-6  # learning rates are set, not computed
 LIMIT = {
     "weights_before": 0.02,
@@ -52,7 +56,16 @@ LIMIT = {
     "weights_after": 0.02,
 }
 OF_STEP = ("gradient_part", "step")
+AFTER_GRADIENT = (*OF_STEP, "weights_after")
 JUMP, GROWTH, MARGIN = 10.0, 1.5, 4.0
+# The largest difference of a gradient by kinks; 8e-4 is the largest seen for a single one, of 590,000 activations.
+KINK = 0.01
+# What is computed from a gradient may differ by these multiples of the gradient's difference. Adam divides small values
+# by their own size: 4.5 times is the largest seen. Weights that are 0 at first differ as their steps do, on average.
+PASSED_ON = dict.fromkeys(OF_STEP, 20.0) | dict.fromkeys(
+    ("decay_part", "weights_before", "weights_after"), 4.0
+)
+UNMEASURED = 1e-4  # assumed difference of the gradient by kinks at steps that are not measured
 LARGEST_ROUNDING = (
     1e-3  # fraction of the model's gradient norm: a larger gradient is not only rounding, in any dtype
 )
@@ -214,17 +227,19 @@ class Floor:
         computed = {stage: base(stage, compute_unit) for stage in compared}
         if compute_unit > unit:  # the weights of tensors that are 0 at first differ as much as their steps
             computed |= {stage: LIMIT[stage] for stage in compared if stage.startswith("weights")}
-        self._raise(steps, [stage for stage in compared if stage in (*OF_STEP, "weights_after")])
-        self._raise(
-            computed, [stage for stage in compared if stage in ("gradient", *OF_STEP, "weights_after")]
-        )
+        self._raise(steps, [stage for stage in compared if stage in AFTER_GRADIENT])
+        self._raise(computed, [stage for stage in compared if stage in ("gradient", *AFTER_GRADIENT)])
         # The floors of all stages after the first step
         self._coarse = {stage: max(steps[stage], computed[stage]) for stage in compared}
         self._level = {stage: value / JUMP for stage, value in self._base.items()}
+        self.has_kinks = unit >= EPSILON["F32"]  # float64 hardly ever changes the sign of an activation
         self._tolerance, self._control = tolerance, control or {}
 
-    def at(self, place: int, gap: int) -> dict[str, float]:
-        """Return the floor at a step. place: its index among the compared steps. gap: steps since the previous one."""
+    def at(self, place: int, gap: int, *, kinks: bool = False) -> dict[str, float]:
+        """Return the floor at a step. place: its index among the compared steps. gap: steps since the previous one.
+
+        kinks: whether the gradient may have jumped at kinks.
+        """
         found = {}
         for stage, least in self._base.items():
             grown = 0.0
@@ -234,8 +249,20 @@ class Floor:
             elif stage in LIMIT:
                 level = JUMP * self._level[stage]
                 grown = min(level * GROWTH ** min(max(gap - 1, 0), 500), max(LIMIT[stage], level))
-            found[stage] = max(least, grown, self._tolerance)
+            kink = KINK if kinks and stage == "gradient" else 0.0
+            found[stage] = max(least, grown, kink, self._tolerance)
         return found
+
+    def passed_on(self, floors: Mapping[str, float], earlier: float, now: float) -> dict[str, float]:
+        """Return the floors, raised where gradients differ.
+
+        earlier, now: the largest difference of gradients before this step, and including it.
+        """
+        raised = {
+            stage: min(times * (now if stage in AFTER_GRADIENT else earlier), LIMIT[stage])
+            for stage, times in PASSED_ON.items()
+        }
+        return {stage: max(value, raised.get(stage, 0.0)) for stage, value in floors.items()}
 
     def _raise(self, floors: Mapping[str, float], stages: Sequence[str]) -> None:
         self._base |= {stage: max(self._base[stage], floors[stage]) for stage in stages}

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.compare.alignment import Aligned
-from normgrowth.compare.noise import LIMIT, Floor, only_rounding
+from normgrowth.compare.kinks import gradients_may_jump
+from normgrowth.compare.noise import LIMIT, OF_SUMS, UNMEASURED, Floor, only_rounding
 from normgrowth.compare.result import Noise, Parting
 from normgrowth.compare.step_stages import STAGES
 
 Floats = NDArray[np.float64]
-OF_SUMS = 1e-14  # relative rounding error of the norms themselves
 # Stages that depend on the weights or the step of the tensor itself, so rounding alone may decide them.
 AMPLIFIED = ("decay_part", "gradient_part", "step", "weights_before", "weights_after")
 
@@ -43,9 +43,16 @@ def judge(
     floors = {stage: np.zeros(len(steps)) for stage in stages}
     beyond = {stage: np.zeros(values.shape, bool) for stage, values in counted.items()}
     first: int | None = None
+    agreed = 0.0  # the largest difference of gradients so far, while the runs agree
+    jumps = gradients_may_jump(pair, counted) & floor.has_kinks
     for place, step in enumerate(steps):
         gap = step - (steps[place - 1] if place else 0)
-        for stage, value in floor.at(place, gap).items():
+        at = floor.at(place, gap, kinks=bool(jumps[place]))
+        earlier = max(agreed, UNMEASURED if gap > 1 and jumps[place] else 0.0)
+        if first is None and "gradient" in counted:
+            now = _largest(counted["gradient"][place])
+            agreed = max(agreed, now if now <= at["gradient"] else 0.0)
+        for stage, value in floor.passed_on(at, earlier, max(agreed, earlier)).items():
             floors[stage][place] = value
             with np.errstate(invalid="ignore"):
                 beyond[stage][place] = counted[stage][place] > value

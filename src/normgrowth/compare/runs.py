@@ -9,6 +9,7 @@ from normgrowth.compare.alignment import Aligned, aligned
 from normgrowth.compare.clipping import before_clipping, clipped_alike
 from normgrowth.compare.diagnosis.diagnose import diagnose
 from normgrowth.compare.noise import (
+    OF_SUMS,
     Floats,
     Floor,
     compute_epsilon,
@@ -19,7 +20,7 @@ from normgrowth.compare.noise import (
     unjudged,
 )
 from normgrowth.compare.optimizer_settings import differing_settings
-from normgrowth.compare.partings import OF_SUMS, Judged, judge, noise_before
+from normgrowth.compare.partings import Judged, judge, noise_before
 from normgrowth.compare.result import Alignment, Comparison, Side
 from normgrowth.compare.side_by_side import growth_side_by_side
 from normgrowth.compare.step_stages import STAGES, levels_in, run_values

@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, isfinite, nan
+from math import isfinite, nan
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normgrowth.compare.alignment import Aligned
+from normgrowth.compare.diagnosis.one_factor import MOST, one_factor
 from normgrowth.compare.noise import LEAST_GRADIENT, epsilon, only_rounding
 from normgrowth.compare.partings import Judged
 from normgrowth.compare.result import Diagnosis, Parting, Setting
 
 Floats = NDArray[np.float64]
-
-MOST = 0.9  # this fraction of the tensors counts as all
-SAME_FACTOR = 0.1  # relative: a factor is common if the log of nearly all ratios is this close to the median
 
 
 @dataclass(frozen=True)
@@ -97,12 +95,9 @@ def common_factor(case: Case, among: Sequence[int] | None = None) -> float | Non
     if among is not None:
         judged = judged & np.isin(np.arange(len(a)), among)
     chosen = judged & (a > 0) & (b > 0)
-    if len(case.tensors) < MOST * chosen.sum() or not chosen.any():
+    if len(case.tensors) < MOST * chosen.sum():
         return None
-    logs = np.log(b[chosen] / a[chosen])
-    middle = float(np.median(logs))
-    near = np.abs(logs - middle) <= SAME_FACTOR * abs(middle)
-    return exp(middle) if middle and near.mean() >= MOST else None
+    return one_factor(a[chosen], b[chosen])
 
 
 def judged_gradients(case: Case) -> NDArray[np.bool_]:

@@ -6,14 +6,13 @@ import numpy as np
 
 from normgrowth.compare.clipping import same_threshold, threshold, whole_gradient
 from normgrowth.compare.diagnosis.case import (
-    MOST,
-    SAME_FACTOR,
     Case,
     common_factor,
     common_group,
     is_lost,
     judged_gradients,
 )
+from normgrowth.compare.diagnosis.one_factor import MOST, SAME_FACTOR
 from normgrowth.compare.noise import EPSILON, base, compute_epsilon, epsilon
 from normgrowth.compare.result import Diagnosis
 
