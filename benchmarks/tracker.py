@@ -308,7 +308,7 @@ def log_growth(count: int) -> dict[str, float]:
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         optimizer.step()
-        rows, seconds, before = tracker._latest, np.zeros(count), status("VmRSS")
+        rows, seconds, before = tracker._steps.latest, np.zeros(count), status("VmRSS")
         assert rows is not None
         for i in range(count):
             start = time.process_time()

@@ -34,7 +34,7 @@ from normgrowth import InputError, Records
 from normgrowth.errors import RanksDiffer
 from normgrowth.stored_result import StoredResult
 from normgrowth.trace.result import Trace
-from normgrowth.tracking import measured_step
+from normgrowth.tracking.measuring import measured_step
 from normgrowth.tracking.tracker import NormTracker
 
 STEPS = 3

@@ -796,7 +796,7 @@ def test_a_step_in_a_cuda_graph_is_refused(monkeypatch):
 
 
 def test_out_of_memory_while_gradients_are_summed_does_not_end_training(monkeypatch):
-    from normgrowth.tracking import measured_step
+    from normgrowth.tracking.measuring import measured_step
 
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -123,7 +123,7 @@ def test_a_part_is_an_arrow_stream(tmp_path):
     with pa.ipc.open_stream(tmp_path / "steps" / "part-000.arrows") as stream:
         table = stream.read_all()
     assert table["step"].to_pylist() == [0, 2, 4, 6]
-    sums = np.array(table["sums"].to_pylist()).reshape(4, *tracker._layout.shape)
+    sums = np.array(table["sums"].to_pylist()).reshape(4, *tracker._steps.recording.layout.shape)
     norm = tracker.trace.records.series("norm")[1]
     np.testing.assert_allclose(np.sqrt(sums[:, :, 0].sum(axis=1)), norm, rtol=1e-12)
 
@@ -358,8 +358,12 @@ def test_a_log_of_an_earlier_version_is_refused(tmp_path):
     with NormTracker(model, optimizer, every=1, out=tmp_path) as tracker:
         train(model, optimizer, [1, 2])
     path = tmp_path / "steps" / "part-000.arrows"
-    values = tracker._layout.shape[0] * tracker._layout.shape[1]
-    header = {"layout": asdict(tracker._layout), "made_by": {"command": "tracker"}, "from_step": -1}
+    values = tracker._steps.recording.layout.shape[0] * tracker._steps.recording.layout.shape[1]
+    header = {
+        "layout": asdict(tracker._steps.recording.layout),
+        "made_by": {"command": "tracker"},
+        "from_step": -1,
+    }
     header |= {"step_bytes": len(batch_message(values)) + 8 * (values + 2)}
     path.write_bytes(schema_message(values, {KEY.decode(): json.dumps(seal_json(header))}))
     for name in ("request.json", "records.json", "records.parquet"):
@@ -405,12 +409,12 @@ def test_a_resumed_run_does_not_repeat_its_warnings_and_knows_its_decay(tmp_path
     with pytest.warns(SeriesWarning, match="NaN"):
         step()
     tracker.close()
-    assert tracker._decay_so_far["layers.0.weight"] == pytest.approx(0.1)
+    assert tracker._steps._decay_so_far["layers.0.weight"] == pytest.approx(0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=2) as tracker:
             step()
-    assert tracker._decay_so_far["layers.0.weight"] == pytest.approx(0.15)
+    assert tracker._steps._decay_so_far["layers.0.weight"] == pytest.approx(0.15)
     with (
         NormTracker(model, optimizer, every=1, out=tmp_path, resume_step=1),
         pytest.warns(SeriesWarning, match="NaN"),
@@ -469,7 +473,7 @@ def long_log(folder, steps, tensors=20):
         p.grad = torch.ones_like(p)
     optimizer.step()
     for step in range(2, steps + 1):
-        tracker._log.append(step, tracker._latest)
+        tracker._log.append(step, tracker._steps.latest)
     tracker.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from normgrowth.tracking.weight_copies import WeightCopies
+from normgrowth.tracking.measuring.weight_copies import WeightCopies
 
 MB = 2**20
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from normgrowth.dynamics.equilibrium import equilibrium
 from normgrowth.errors import InputError
 from normgrowth.schedules import OptimizerGroup
-from normgrowth.tracking.measured_step import Owned
+from normgrowth.tracking.measuring.measured_step import Owned
 
 # Settings of a group that have fields of their own, or do not affect the steps.
 ELSEWHERE = {

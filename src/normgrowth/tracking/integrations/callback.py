@@ -7,7 +7,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from normgrowth.tracking.due import Every
-from normgrowth.tracking.tracker import LOGGED, NormTracker
+from normgrowth.tracking.logger_values import LOGGED
+from normgrowth.tracking.tracker import NormTracker
 
 
 class TrackerCallback:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from normgrowth.moments.moments import product_square
 from normgrowth.tracking.live_adapters import LiveAdapter
+from normgrowth.tracking.measuring.weight_copies import WeightCopies
 from normgrowth.tracking.tensor_sums import (
     REF_DOT,
     REF_SQUARE,
@@ -29,7 +30,6 @@ from normgrowth.tracking.tensor_sums import (
     whole,
 )
 from normgrowth.tracking.tracked_parameters import memory_key
-from normgrowth.tracking.weight_copies import WeightCopies
 
 
 class Owned(NamedTuple):
