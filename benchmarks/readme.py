@@ -62,8 +62,8 @@ COMMANDS = {
 ESSENTIAL: dict[str, tuple[slice, ...]] = {
     "trace": (slice(0, 9), slice(13, 14)),
     "watch": (slice(0, 8),),
-    "saturation": (slice(0, 7), slice(15, 17)),
-    "reproduce": (slice(0, 9),),
+    "saturation": (slice(0, 7), slice(15, 18)),
+    "reproduce": (slice(0, 3), slice(18, 20)),
 }
 
 
