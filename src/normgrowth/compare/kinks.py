@@ -25,7 +25,7 @@ def gradients_may_jump(pair: Aligned, differences: Mapping[str, Floats]) -> NDAr
     """
     before = differences.get("weights_before", np.zeros((len(pair.a.steps), 1)))
     with np.errstate(invalid="ignore"):
-        differ = (before > OF_SUMS).any(axis=1)
+        differ: NDArray[np.bool_] = np.any(before > OF_SUMS, axis=1)
     if "gradient" not in differences or same_threshold(pair):  # clipping scales all gradients if one jumps
         return differ
     return differ & ~_one_factor(pair, differences["gradient"])

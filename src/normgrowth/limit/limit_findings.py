@@ -103,9 +103,15 @@ class LeavingTorch(TorchFunctionMode):
             self.left(data, "to_dlpack")
             return TO_DLPACK(data)
 
-        torch.to_dlpack = torch.utils.dlpack.to_dlpack = to_dlpack
+        self._replace_to_dlpack(to_dlpack)
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
-        torch.to_dlpack = torch.utils.dlpack.to_dlpack = TO_DLPACK
+        self._replace_to_dlpack(TO_DLPACK)
         super().__exit__(*error)
+
+    @staticmethod
+    def _replace_to_dlpack(function: Any) -> None:
+        modules: tuple[Any, ...] = (torch, torch.utils.dlpack)
+        for module in modules:
+            module.to_dlpack = function
