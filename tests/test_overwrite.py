@@ -161,8 +161,8 @@ def test_another_model_type_is_another_request(tmp_path, command):
     command = (verb, model, *options, "-o", folder)
     done(*command, "--model-type", "bert")
     said = refused(folder, *command, "--model-type", "roberta")
-    assert "model_type bert" in said
-    assert "model_type roberta" in said
+    assert "model_type: bert" in said
+    assert "model_type: roberta" in said
     done(*command, "--model-type", "bert")
     before = (folder / "records.parquet").read_bytes()
     done(*command, "--model-type", "roberta", "--overwrite")
@@ -194,8 +194,8 @@ def test_a_training_run_with_other_settings_is_refused(tmp_path, trained):
     folder = tmp_path / trained.name
     shutil.copytree(trained, folder)
     said = refused(folder, "train", *TRAIN, "--lr", "0.5", "-o", folder)
-    assert "lr 0.5" in said
-    assert "lr 0.001" in said
+    assert "lr: 0.5" in said
+    assert "lr: 0.001" in said
     done("train", *TRAIN, "-o", folder, "--overwrite")  # the same run goes on: nothing is removed
     assert content(folder).keys() == content(trained).keys()
     done("train", *TRAIN, "--lr", "0.5", "-o", folder, "--overwrite")

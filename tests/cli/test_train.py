@@ -106,8 +106,8 @@ def test_another_run_is_refused_and_a_diverging_one_says_so(tmp_path, capsys):
     assert small(capsys, "pydoc", tmp_path / "run", "--steps", 1)[0] == 0
     code, _, err = small(capsys, "pydoc", tmp_path / "run", "--steps", 1, "--seed", 1)
     assert code == 2
-    assert "with seed 0" in err
-    assert "with seed 1" in err
+    assert "with seed: 0" in err
+    assert "with seed: 1" in err
     code, _, err = small(
         capsys, "pydoc", tmp_path / "far", "--steps", 9, "--optimizer", "sgd", "--lr", "1e30"
     )

@@ -1,6 +1,6 @@
 """Records: the tidy table that every measurement writes and every report reads.
 
-Each row is one number. New analyses add quantities, not columns.
+Each row is one number. New analyses add quantities, not columns::
 
     run       string   which series or training run
     step      int64    training step; null in records over another axis
