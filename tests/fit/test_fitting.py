@@ -57,6 +57,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(law, truth):
     assert np.mean(list(coverage(law, truth, 0.7, 60, 40).values())) >= 0.85
 
 
+@pytest.mark.slow
 def test_the_share_of_slow_noise_that_a_fit_takes_is_given_back():
     assert min(coverage("sqrt", dict(a=5.0, b=200.0), 0.9, 100, 300, seed=11).values()) > 0.88
 

@@ -142,14 +142,16 @@ def test_unknown_tokens_are_counted_and_warned_of(strange, capsys):
     inputs = default_inputs(loaded)
     assert inputs.unknown_share == 1.0
     assert inputs.warning
+    few = {name: ["--sentences", "4"] for name in ("saturation", "heads")} | {"scaling": ["--scales", "3"]}
     for command in ("saturation", "heads", "degrees", "scaling"):
-        assert main([command, str(strange), "--json"]) == 0
+        options = few.get(command, [])
+        assert main([command, str(strange), *options, "--json"]) == 0
         said = json.loads(capsys.readouterr().out)
         own = said.get("models", {}).get(str(strange), said)
         own = own["model"] if isinstance(own.get("model"), dict) else own
         assert own.get("text", own)["unknown_share"] == 1.0, command
         assert any("unknown to the model" in note for note in said["notes"]), command
-        main([command, str(strange)])
+        main([command, str(strange), *options])
         assert "100.0% of its tokens unknown" in " ".join(capsys.readouterr().out.split()), command
 
 
