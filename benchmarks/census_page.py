@@ -125,8 +125,8 @@ def page(result: dict[str, Any]) -> str:
     table += [line(name, records) for name, records in models.items()]
     return f"""# Architectures
 
-This page compares the exact saturated limit, `normgrowth.saturated(model)`, with the network itself, its parameters
-multiplied by c, for all {len(models)} text architectures of transformers {result["transformers"]}, with torch
+This page compares the exact saturated limit, `normgrowth.saturated(model)`, with the scaled network (parameters
+multiplied by c), for all {len(models)} text architectures of transformers {result["transformers"]}, with torch
 {result["torch"]}. `make census` builds each architecture with a small random config in float64 and compares
 every output of the model, at c = 10 to 1e7.
 
@@ -149,8 +149,8 @@ The records of the others are older.
 - **not verified**: the scaled network gives no numbers to compare with (overflow, 0/0) in some output.
 - **refused**: the limit raises an error with the reason (below).
 - **undecided**: not right, and the limit reports it: `limit.doubtful` counts values that depend on a tie which none of
-  the computed orders decides; in 16 bits, `limit.findings` may list coefficients outside the range of the type, or
-  masks that the network chooses by its type.
+  the computed orders decides; in 16 bits, `limit.findings` may list coefficients outside the range of the dtype, or
+  finite masks, whose value the network chooses according to its dtype.
 - **wrong**: not right, and the limit does not report it.
 - **not built**: transformers cannot run the small model in this type, or with its parameters multiplied by c.
 

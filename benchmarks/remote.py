@@ -201,7 +201,8 @@ def speeds(found: dict[str, Any]) -> str:
         ]
         for dtype, one in found.items()
     ]
-    titles = ("", "files: GB/s", "plain sockets", "trace over HTTP", "of the lower of the two", "possible")
+    ratios = ("HTTP ÷ slower of files and sockets", "upper bound of this ratio")
+    titles = ("", "files: GB/s", "plain sockets", "trace over HTTP", *ratios)
     return table((*titles, "files: processor s/GB", "plain sockets", "trace over HTTP"), rows)
 
 

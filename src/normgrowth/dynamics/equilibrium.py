@@ -29,9 +29,10 @@ updates smaller, and it fluctuates, which makes updates larger. To first order i
 the covariances of the updates become A·β₁^k + B·(β₁β₂)^k; see `_second_moment`. This reduces ‖θ‖² by 0.1% for
 β = (0.9, 0.999) and by 2% for (0.9, 0.95).
 
-**Scale-invariant weights** (followed by a norm) have gradients orthogonal to θ with G = γ/‖θ‖. In many dimensions,
-the recursion with this G still holds: ‖θ‖⁴ = γ²·E‖θ‖²/G², with the same rotation and twice the speed. Adam cancels
-the factor γ/‖θ‖, so nothing changes.
+**Scale-invariant weights** (followed by a norm layer) have gradients orthogonal to θ with G = γ/‖θ‖. In high
+dimensions, the formulas above hold with this G. Solved for the norm, they give ‖θ‖⁴ = γ²·K, where K = E‖θ‖²/G² is
+the ratio for a constant G. The rotation is the same, and the equilibrium is reached twice as fast. Adam cancels the
+factor γ/‖θ‖, so nothing changes.
 
 **Time.** With G ∝ ‖θ‖^p, the flow of y = ‖θ‖^(2−2p) is linear, y' = (1 − p)(q' − 2d·y). It relaxes exponentially, in
 τ = 1/(2d) steps for p = 0 and in 1/(4d) for p = −1. The paper's Assumption 1 is p = 1: then there is no equilibrium,

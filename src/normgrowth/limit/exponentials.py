@@ -170,7 +170,7 @@ def element_product(orders: int, a: Series, b: Series) -> Series:
     if found.rest is not None and found.rest >= found.top.degree and nonzero(found.top.value):
         found.rest = rest_below(
             found, found.top.degree
-        )  # leading terms do not cancel; `found` is not shared yet
+        )  # no sum, so leading terms cannot cancel; in place is safe: nothing else refers to `found`
     return of_product(found, a, b)
 
 

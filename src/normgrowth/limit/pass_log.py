@@ -35,7 +35,7 @@ class Tie:
     rows: int  # number of all rows
     tied: int  # rows with a tie in the leading order
     near: int  # tied rows that are equal only within the tolerance
-    uniform: int  # rows whose tie no order breaks: their keys get equal weight
+    uniform: int  # rows with a tie that no order breaks; the tied keys get equal weights
     undecided: int  # rows with a tie that an omitted order might break
 
 

@@ -86,7 +86,7 @@ def _array(archive: Archive, entry: str, data: mmap.mmap) -> tuple[Tensor, AnyPi
     dtype, shape, transposed, header = _header(head, entry)
     numel = prod(shape)
     if header + numel * WIDTH[dtype] != size:
-        raise Malformed(f"has {size - header} bytes for the {numel} values of {entry}")
+        raise Malformed(f"has {size - header} bytes for {entry}, expected {numel * WIDTH[dtype]}")
     strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
     tensor = Tensor(dtype, shape, Strided(strides) if transposed and len(shape) > 1 and numel else None)
     if method == DEFLATED:

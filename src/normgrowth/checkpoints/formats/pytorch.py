@@ -105,9 +105,7 @@ def _index(opened: TorchFile, file: str) -> _Index:
     index = _Index(names=opened.pickled.names, states={file: opened.state})
     granted = _VIEWED * len(opened.data) + _VIEWED_FREE
     seen: set[tuple[object, ...]] = set()
-    numbers: dict[
-        int, int
-    ] = {}  # identity of an array -> its number; an array that is referenced twice has one
+    numbers: dict[int, int] = {}  # id(array) -> number; several references to an array share its number
     for name, value in _weights(state, opened).items():
         try:
             if is_array(value):
@@ -127,7 +125,7 @@ def _index(opened: TorchFile, file: str) -> _Index:
         if granted < 0:
             raise Malformed(
                 f"tensor {name!r} of shape {list(tensor.shape)} and earlier ones refer to the same bytes: "
-                f"they have more than {_VIEWED} times the {len(opened.data)} bytes of the file"
+                f"together they would need more than {_VIEWED} times the size of the file ({len(opened.data)} bytes)"
             )
     index.step = _step(state.top(), opened)
     return index

@@ -157,7 +157,7 @@ class LimitMode(TorchDispatchMode):
         return args[0]
 
     def _doubted(self, name: str, result: Any) -> Any:
-        """The result of an operation on values that depend on an undecided tie; counts a result without a mark."""
+        """Mark a result that depends on an undecided tie and return it; count results that cannot carry a mark."""
         if isinstance(result, SEVERAL):
             return type(result)([self._doubted(name, value) for value in result])
         if isinstance(result, Series):

@@ -41,7 +41,7 @@ def is_attention(name: str, tensors: Sequence[Tensor], run: object) -> bool:
 
 
 def with_origin(found: Any, name: str, tensors: Sequence[Tensor], run: object) -> Any:
-    """The result of an operation, marked if it is a function of parameters or of scores alone."""
+    """Mark a result as computed from parameters only, from attention scores or from a softmax, and return it."""
     if not isinstance(found, Tensor) or (storage := torch_storage(found)) is None:
         return found
     origins = [_origin(tensor, run) for tensor in tensors]

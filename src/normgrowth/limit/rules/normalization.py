@@ -54,7 +54,7 @@ def _centered(operation: Operation, x: Series, dims: list[int]) -> Series:
         if not away.zero and rows is None and decided([term.value for term in away.terms]):
             return away
     away, lost = _distances(operation, x, dims)
-    if lost is not None and x.rest is not None:  # such a row may have an omitted order that is not 0
+    if lost is not None and x.rest is not None:  # a row that is constant here may vary in an omitted order
         for term in away.terms:
             if term.degree > x.rest:
                 lost = lost & (term.value == 0).all(dims, keepdim=True)

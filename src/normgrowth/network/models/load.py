@@ -31,7 +31,9 @@ SAFE, PICKLED = ("model*.safetensors",), ("pytorch_model*.bin",)
 OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt*", "*.h5", "*.msgpack", "*.gguf", "*.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "tokenizer.model.*", "merges.txt", "tekken.json")
 TEXTS = ("*.json", "*.txt", "*.model", "*.jinja")  # read whole: configs, vocabularies, templates
-FROM_PYTHON = "load it in Python and pass the module to the function with the name of the command"
+FROM_PYTHON = (
+    "load it in Python and pass the module to the normgrowth function with the same name as the command"
+)
 NO_TOKENIZER = (
     "trained weights without a tokenizer: words get ids in order of appearance, not the ids of training; "
     "copy the tokenizer's files (tokenizer.json) into the folder (in Python also: tokenizer=)"

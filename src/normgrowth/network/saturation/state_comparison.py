@@ -1,4 +1,4 @@
-"""The passes of `saturation`: cosines between the states of a network and those of its saturated limit."""
+"""The forward passes of `saturation`: cosines between hidden states of a network and of its saturated limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -58,7 +58,7 @@ class ScaledNetwork:
 
 @dataclass(frozen=True)
 class ScalingCurves:
-    """The curves of the last state of one run, one row per network: (seeds, scales)."""
+    """The curves of the final hidden state of one run. Each array in `values` has the shape (seeds, scales)."""
 
     networks: tuple[ScaledNetwork, ...]
     scales: Floats

@@ -23,7 +23,7 @@ _MOST_EXPANSION = 64  # Snappy's own limit is about 21
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, in ascending order of the keys."""
     if len(content) < _FOOTER or not content.endswith(TABLE_END):
-        raise Malformed("is truncated: it does not end like a table")
+        raise Malformed("is truncated: the footer of the table is missing")
     footer = content[-_FOOTER:]
     _, at = _handle(footer, 0)
     (start, size), _ = _handle(footer, at)
