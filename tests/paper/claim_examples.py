@@ -100,7 +100,7 @@ EXAMPLES = {
         {"least": 0.55, "sign_changed": 0.08},
     ),
     "lm-growth": (
-        {"models": 5.0, "grew": 5.0, "least": 1.1, "largest": 1.4, "runs": 7.0, "fell": {}},
+        {"models": 5.0, "grew": 5.0, "least": 1.1, "largest": 1.4, "runs": 7.0, "fell": {}, "dipped": {}},
         {"fell": {"penn, control": 0.99}},
         {"grew": 0.0, "least": 0.8, "largest": 0.9},
     ),

@@ -74,7 +74,8 @@ class Conversion(Claim):
         told = (
             f"In {self.models:.0f} models that learned, with levels up to {self.level:.2f}, the saturated network "
             f"keeps {self.least:.0%} to {self.largest:.0%} of the top predictions (in random networks at most "
-            f"{self.random:.0%}), and its accuracy changes by {-self.lost:+.1%} to {-self.kept:+.1%} of all tokens"
+            f"{self.random:.0%}), and its accuracy changes by {-100 * self.lost:+.1f} to {-100 * self.kept:+.1f} "
+            "percentage points"
         )
         if not self.saturated:
             return not_shown(f"{told}. No level is 0.98 or more.")
@@ -97,7 +98,7 @@ class LocalHeads(Claim):
     If none does, it does not hold for models of the paper's 12 layers, and is not shown by smaller ones.
     """
 
-    id, where, needs = "heads-local", "Abstract, §1, §4.3", ("language_models",)
+    id, where, needs = "heads-local", "Abstract, §1", ("language_models",)
     statement = "Some saturated heads focus locally on a small number of positions."
     published, source = "distances are not published", "the paper's text"
     scope = "saturated heads of models with a true mask, 200 dev sentences; a query sees itself and all earlier tokens"

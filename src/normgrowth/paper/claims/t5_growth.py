@@ -280,8 +280,9 @@ class FallingAlignment(Claim):
 
 
 class MisalignedGrowth(Claim):
-    """Under misalignment ‖θ‖² grows by the squared steps alone (eq. 2). Holds if ‖δ‖² contributes at least 90% of the
-    growth of ‖θ‖² on the total and on the encoder; in part if it contributes at least half; else does not hold.
+    """Under misalignment ‖θ‖² grows by the squared steps alone (§E.2; eq. (2) has ∝). Holds if ‖δ‖² contributes at
+    least 90% of the growth of ‖θ‖² on the total and on the encoder; in part if it contributes at least half; else does
+    not hold.
     """
 
     id, where, figure = "misaligned", "§5.5, eq. (2)", "fig5"
@@ -312,7 +313,7 @@ class StepSize(Claim):
     """
 
     id, where, figure = "step-size", "§5.5, Fig. 5", "fig5"
-    statement = "‖δ‖ is roughly constant for large t; the drop at the end is an artifact."
+    statement = "For large t, ‖δ‖ grows gradually, by less than 20; the drop at the end is an artifact."
     published, source = "change of less than 20; a drop at the last checkpoint, an artifact", FIGURE_5
     scope = f"{BLOCKS}; the paper does not say where large t begins"
     would_change = "A definition of large t, or the decoder's checkpoints: ‖δ‖ grows in the decoder."

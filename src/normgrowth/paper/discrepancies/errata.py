@@ -246,8 +246,8 @@ class TwoThresholds(Discrepancy):
     id, where, needs = "thresholds", "§F", ("decay",)
     stated = "Growth ends at a threshold of λ between 0.001 and 0.01, and is probable at λ = 0.01."
     correct = (
-        "The two contradict each other: above its threshold the norm does not grow. At PyTorch's η the measured "
-        "threshold is above 0.01."
+        "At PyTorch's η the measured threshold is above the printed range, so the norm grows at λ = 0.01, as the next "
+        "sentence of §F says. The threshold depends on η."
     )
     at_default: float = number("growth ends at λ, for η = 0.001")
     printed: float = number("largest threshold, printed")
