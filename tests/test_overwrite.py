@@ -285,3 +285,38 @@ def test_a_tracker_does_not_write_over_records(tmp_path):
         with pytest.raises(InputError):
             StepLog.open(folder, None)
         assert content(folder) == before
+
+
+@pytest.mark.parametrize("verb", ["saturation", "heads", "scaling", "degrees", "behavior"])
+def test_what_is_given_in_memory_is_part_of_the_request(tmp_path, trained, verb):
+    """Other sentences, other inputs, or other weights of the same class are another request."""
+    import torch
+
+    import normgrowth as ng
+    from normgrowth.network.models.load import load_model
+
+    loaded = load_model(trained / "best")
+    words = ["the limit of a network", "a list of words"]
+    options = {"scaling": {"c": [10.0, 20.0]}, "behavior": {"bootstrap": 0}}.get(verb, {})
+    model = trained / "best" if verb == "behavior" else loaded
+
+    def measured(**given):
+        getattr(ng, verb)(model, **{"texts": words, "out": tmp_path, **options, **given})
+
+    measured()
+    before = content(tmp_path)
+    measured(texts=(word for word in words))
+    for other in ({"texts": words[:1]}, {"texts": None}):
+        with pytest.raises(FolderMismatch, match="text"):
+            measured(**other)
+    if model is not loaded:
+        return
+    parameter = next(loaded.model.parameters())
+    with torch.no_grad():
+        parameter.mul_(2)
+    with pytest.raises(FolderMismatch, match="weights"):
+        measured()
+    with torch.no_grad():
+        parameter.mul_(0.5)
+    measured()
+    assert content(tmp_path).keys() == before.keys()

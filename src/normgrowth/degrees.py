@@ -50,18 +50,18 @@ def degrees(
     from normgrowth.limit import degree_pass
     from normgrowth.limit.growing_parameters.fixed import note_on_fixed
     from normgrowth.network.inputs.default_inputs import default_inputs
-    from normgrowth.network.measured import name_of, naming, source_of
+    from normgrowth.network.measured import held_text, input_identities, name_of, naming
     from normgrowth.network.models.load import NOISE, as_loaded, generic
     from normgrowth.results import Provenance
     from normgrowth.workspace import ResultFolder
 
     named = isinstance(model, str | Path)
-    source = name_of(model)
+    source, texts = name_of(model), held_text(texts)
     load: dict[str, Any] = {"seed": seed, "attention": attention, "model_type": model_type}
     measured: dict[str, Any] = {"orders": orders, "tolerance": tolerance, "fixed": fixed}
     request = {
         "model": source,
-        "text": source_of(texts),
+        **input_identities(out, [model], texts, inputs),
         "as_initialized": as_initialized,
         **load,
         **measured,

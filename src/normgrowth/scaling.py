@@ -53,7 +53,7 @@ def scaling(
     >>> figure = curve.plot()
     """
     from normgrowth.errors import InputError
-    from normgrowth.network.measured import name_of, source_of
+    from normgrowth.network.measured import held_text, input_identities, name_of
     from normgrowth.network.models.encoders import EncoderConfig
     from normgrowth.network.scaling import curves
     from normgrowth.workspace import ResultFolder
@@ -72,11 +72,12 @@ def scaling(
     drawn = range(seeds) if isinstance(seeds, int) else seeds
     scales = curves.checked_scales(curves.SCALES if c is None else c)
     load = {"dtype": dtype, "model_type": model_type}
+    texts = held_text(texts)
     request = {
         "model": run or name_of(model),
         "c": scales.tolist(),
         "seeds": None if drawn is None else list(drawn),
-        "text": source_of(texts),
+        **input_identities(out, [model], texts, inputs),
         "fixed": list(fixed),
         **({"layers": layers, "width": width} if paper else load),
     }

@@ -6,6 +6,7 @@ import shutil
 from contextlib import closing
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,7 @@ from synthetic_series import moved, tiny_state, walk, write_series
 from normgrowth import InputError, Records, SeriesWarning, lint, load, trace
 from normgrowth.engine import Threads
 from normgrowth.errors import CheckpointChanged, FolderMismatch
+from normgrowth.serialization.checksums import from_parquet, to_parquet
 from normgrowth.trace.output.store import Store
 from normgrowth.trace.plan import references
 from normgrowth.trace.request import run_name
@@ -380,6 +382,51 @@ def test_flipped_bits_never_change_records(tmp_path, seed):
         for name, content in whole.items():
             (out / name).write_bytes(content)
     assert again > 10
+
+
+def without(column):
+    return lambda table: table.drop_columns([column])
+
+
+def with_type(column, kind):
+    def changed(table):
+        at = table.schema.get_field_index(column)
+        return table.set_column(at, column, table[column].cast(kind, safe=False))
+
+    return changed
+
+
+def with_null(column):
+    def changed(table):
+        values = table[column].to_pylist()
+        nulled = pa.array([None, *values[1:]], table.schema.field(column).type)
+        return table.set_column(table.schema.get_field_index(column), column, nulled)
+
+    return changed
+
+
+@quiet
+@pytest.mark.parametrize(
+    "change",
+    [
+        *map(without, ["square", "look:sketch", "look:stored", "look:start", "look:dtype", "name"]),
+        with_type("nonfinite", pa.float64()),
+        with_type("square", pa.decimal128(38, 10)),
+        with_type("largest", pa.string()),
+        *map(with_null, ["square", "numel", "name"]),
+    ],
+)
+def test_stored_sums_of_another_shape_are_measured_again(tmp_path, change):
+    """The checksum is right, but the columns are not those of a trace."""
+    series, out = write_series(tmp_path / "series", walk(4)), tmp_path / "out"
+    expected = trace(series, out)
+    for path in sorted((out / "moments").iterdir()):
+        whole = path.read_bytes()
+        path.write_bytes(to_parquet(change(from_parquet(whole)[0]), use_dictionary=False)[0])
+        found = trace(series, out)
+        assert rows(found.records) == rows(expected.records)
+        assert found.findings == expected.findings
+        assert path.read_bytes() == whole
 
 
 def test_samples_are_kept_as_arrays(tmp_path):

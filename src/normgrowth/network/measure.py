@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 from normgrowth.engine import Progress
 from normgrowth.errors import InputError
-from normgrowth.network.measured import each_batch, held_text, name_of, naming, source_of
+from normgrowth.network.measured import each_batch, held_text, input_identities, name_of, naming
 from normgrowth.network.models.load import LoadedModel, as_loaded, check_weights
 from normgrowth.records import Records
 from normgrowth.results import Provenance, Result
@@ -88,9 +88,9 @@ def measure_each(
         raise InputError("pass at least one model")
     if len(set(names)) < len(names):
         raise InputError(f"each model must be given once, got {', '.join(names)}")
-    request = {"model": names, "text": source_of(texts), **options.request()}
-    folder = ResultFolder(out, kind.kind, request, overwrite)
     texts, batches = held_text(texts), each_batch(inputs)
+    request = {"model": names, **input_identities(out, models, texts, batches), **options.request()}
+    folder = ResultFolder(out, kind.kind, request, overwrite)
     parts: list[R] = []
     for one, name in zip(models, names, strict=True):
         with naming(one):

@@ -1,6 +1,7 @@
 """Descriptions of a measured model and of its text, for results and requests."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,45 @@ def name_of(model: Any) -> str:
     return str(model) if isinstance(model, str | Path) else getattr(model, "source", type(model).__name__)
 
 
-def source_of(texts: Any) -> str:
-    """The entry for the text in a request."""
-    return str(texts) if isinstance(texts, str | Path) or texts is None else "sentences from Python"
+def input_identities(out: Any, models: Sequence[Any], texts: Any, inputs: Any) -> dict[str, Any]:
+    """The entries for weights, text and inputs in the request of an output folder; {} without a folder.
+
+    They are paths, or checksums of what is in memory.
+    """
+    if out is None:
+        return {}
+    weights = [_identity(one.model if hasattr(one, "tokenizer") else one) for one in models]
+    return {"weights": weights, "text": _identity(texts), "inputs": _identity(inputs)}
+
+
+def _identity(data: Any) -> str | None:
+    """A path in full, another name as it is, or a checksum of values."""
+    if data is None:
+        return None
+    if isinstance(data, str | Path):
+        return str(Path(data).resolve()) if Path(data).exists() else str(data)
+    found = hashlib.sha256()
+    _add(found, data.state_dict() if hasattr(data, "state_dict") else data)
+    return f"checksum {found.hexdigest()[:16]}"
+
+
+def _add(found: "hashlib._Hash", data: Any) -> None:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            found.update(repr(key).encode())
+            _add(found, value)
+    elif isinstance(data, list | tuple):
+        found.update(f"{len(data)} of a sequence".encode())
+        for value in data:
+            _add(found, value)
+    elif hasattr(data, "untyped_storage"):
+        found.update(f"{data.dtype} {tuple(data.shape)}".encode())
+        plain = type(data).__name__ in ("Tensor", "Parameter") and not (data.is_meta or data.is_quantized)
+        if plain and data.numel():  # all others are refused when they are measured
+            values = data.detach().cpu().contiguous().reshape(-1)
+            found.update(values.view(values.new_empty(0).byte().dtype).numpy().tobytes())
+    else:
+        found.update(repr(data).encode())
 
 
 def held_text(texts: Any) -> Any:

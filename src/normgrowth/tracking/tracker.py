@@ -68,9 +68,10 @@ class NormTracker:
     resume_step: the step from which a run resumes, with the same parameters as before. Existing records of later steps
     are dropped; 0 starts again.
 
-    Under DDP, FSDP2 (also hybrid), tensor parallelism or combinations, values are the same as with one process. Every
-    rank must have a tracker and measure the same steps; rank 0 writes. With a folder, `trace` is available only on
-    rank 0; without one, on every rank. Plain tensors that differ between ranks raise an error.
+    Under DDP, FSDP2 (also hybrid), tensor parallelism or combinations, values are the same as with one process (tested
+    on CPUs, not yet run on a GPU). Every rank must have a tracker and measure the same steps; rank 0 writes. With a
+    folder, `trace` is available only on rank 0; without one, on every rank. Plain tensors that differ between ranks
+    raise an error.
 
     A measured step keeps a copy of the weights that the optimizer changes until the step is done. On a CPU, the memory
     of the copy is used again at the next measured step; in between, the system may take it back if memory is short.

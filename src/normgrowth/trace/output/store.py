@@ -34,6 +34,7 @@ OWN = ("numel", "square", "largest", "nonfinite")
 PAIR = ("square", "dot", "delta")
 UPDATES = "lora_update_square"
 SAMPLE = "look:"  # prefix of columns; the word comes from the first version
+SAMPLE_COLUMNS = ("start", "stored", "dtype", "changed", "pattern", "sketch")
 _STEP = re.compile(r"step-(\d{9,})")
 
 
@@ -131,6 +132,7 @@ def _load(step: int, table: "pa.Table | None") -> Stored | None:
         about = json.loads((table.schema.metadata or {})[ABOUT])
         if about["version"] != SUMS_VERSION:
             return None
+        _check_columns(table)
         own = Moments(*(table[field].to_numpy() for field in OWN))
         paired = dict.fromkeys(name.split(":")[0] for name in table.column_names if name.endswith(":delta"))
         pairs = {
@@ -141,21 +143,33 @@ def _load(step: int, table: "pa.Table | None") -> Stored | None:
             for name in table.column_names
             if name.startswith(SAMPLE)
         }
+        if sample and not set(SAMPLE_COLUMNS) <= sample.keys():
+            return None
         names = tuple(table["name"].to_pylist())
         updates = table[UPDATES].to_numpy() if UPDATES in table.column_names else None
-        return Stored(
-            step,
-            about["label"],
-            about["fingerprint"],
-            names,
-            own,
-            pairs,
-            sample,
-            about["step_origin"],
-            updates,
-        )
+        texts = (str(about[name]) for name in ("label", "fingerprint", "step_origin"))
+        label, fingerprint, step_origin = texts
+        return Stored(step, label, fingerprint, names, own, pairs, sample, step_origin, updates)
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _check_columns(table: "pa.Table") -> None:
+    """Raise ValueError if a column has another type or nulls."""
+    import pyarrow as pa
+
+    for name in table.column_names:
+        column = table[name]
+        if name == "name":
+            right = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        elif name in ("numel", "nonfinite"):
+            right = pa.types.is_integer(column.type)
+        elif name.startswith(SAMPLE):
+            continue
+        else:
+            right = pa.types.is_floating(column.type)
+        if not right or column.null_count:
+            raise ValueError(f"column {name}: {column.type}, {column.null_count} nulls")
 
 
 def _column(column: "pa.ChunkedArray") -> Sequence[Any]:
