@@ -125,18 +125,27 @@ def make_sweep(folder: Path) -> None:
     engine.close()
 
 
-def of_trained(*command: str) -> Callable[[Path], None]:
-    """A command on a model that was trained before."""
+def of_folder(name: str, first: Callable[[Path], None], *command: str) -> Callable[[Path], None]:
+    """A command on a folder that was made before."""
 
     def make(folder: Path) -> None:
-        trained = folder.with_name("trained")
-        if not trained.exists():
-            make_train(trained)
-        done(*(word.format(trained) for word in command), "-o", folder)
+        source = folder.with_name(name)
+        if not source.exists():
+            first(source)
+        done(*(word.format(source) for word in command), "-o", folder)
 
     return make
 
 
+def of_trained(*command: str) -> Callable[[Path], None]:
+    return of_folder("trained", make_train, *command)
+
+
+def of_traced(*command: str) -> Callable[[Path], None]:
+    return of_folder("traced", make_trace, *command)
+
+
+SHOWN = [(RECORDS, [REPORT])]
 SERIES = ("saturation", "{}/checkpoints", "--config", "{}/best", "--sentences", "4")
 KINDS = {
     "trace": Kind(make_trace),
@@ -157,6 +166,17 @@ KINDS = {
     "heads": Kind(
         of_trained("heads", "{}/best", "--sentences", "4", "--show", "( )"),
         [(RECORDS, [REPORT, REPORT, FIT])],
+    ),
+    "behavior": Kind(of_trained("behavior", "{}/best", "--sentences", "4", "--bootstrap", "9"), SHOWN),
+    "degrees": Kind(of_trained("degrees", "{}/best"), SHOWN),
+    "findings": Kind(of_traced("lint", "{}/../series"), SHOWN),
+    "parameters": Kind(of_traced("parameters", "{}/../series"), SHOWN),
+    "fits": Kind(of_traced("fit", "{}", "--bootstrap", "0"), SHOWN),
+    "dynamics": Kind(of_traced("dynamics", "{}", "--schedule", "1e-3"), SHOWN),
+    "comparison": Kind(of_traced("compare", "{}", "{}"), SHOWN),
+    "reproduction": Kind(
+        lambda folder: done("reproduce", "--only", "norm-sqrt,fig1", "-o", folder),
+        [(["claims.json"], [REPORT])],
     ),
     "scaling": Kind(
         lambda folder: done(

@@ -1,6 +1,6 @@
 """Files that normgrowth writes, changed in type and structure: every command that reads them says so in a line.
 
-`make test-all` draws 80 cases for each of 8 kinds of folder, 640 in all; `checkpoints/test_mutations.py` has the rest.
+`make test-all` draws 80 cases for each of 16 kinds of folder; `checkpoints/test_mutations.py` has the rest.
 """
 
 import json
@@ -103,7 +103,7 @@ def changes(kind: str, source: Path) -> st.SearchStrategy[tuple[Path, bytes, lis
 def test_every_reader_answers_in_a_line(kind, folders, tmp_path_factory):
     source = folders(kind)
 
-    @cases(usual=12, search=80)
+    @cases(usual=6, search=80)
     @given(changes(kind, source))
     def answered(changed):
         file, content, command = changed
