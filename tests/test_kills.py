@@ -87,7 +87,7 @@ JOBS = {
     "workers of a sweep": Job(sweep, 3, worker="spawn_main"),
     "sweep on Ray": Job(sweep_on_ray, 4),
     "Ray workers of a sweep": Job(sweep_on_ray, 3, worker="ray::run"),
-    "reproduce": Job(reproduce, 2, files=("stages/theory/theory.json",)),
+    "reproduce": Job(reproduce, 2, files=("stages/theory/records.parquet",)),
 }
 
 

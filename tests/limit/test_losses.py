@@ -35,7 +35,7 @@ def test_cross_entropy(x):
 
 
 def test_logits_that_are_equal_up_to_rounding():
-    """0.1 + 0.2 and 0.3 differ by rounding, which is no part of the loss that grows."""
+    """0.1 + 0.2 and 0.3 differ by rounding, which is no part of the loss that grows, and tie in float64."""
     scores = torch.tensor([[0.1 + 0.2, 0.3, -1.0], [0.3, 0.1 + 0.2, -2.0]], dtype=torch.float64)
     levels = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 2.0]]).double()
     target = torch.tensor([1, 1])
@@ -48,7 +48,7 @@ def test_logits_that_are_equal_up_to_rounding():
             Series((Term(Fraction(3), torch.cat([scores[:1], torch.eye(3).double()]), 1),), Fraction(0))
         )
         torch.log_softmax(several, -1)
-    assert context.cancelled == {"": 1}, "the other rows show that the columns differ"
+    assert context.cancelled == {}, "they tie although the other rows show that the columns differ"
 
 
 @few

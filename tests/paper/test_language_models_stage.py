@@ -344,6 +344,7 @@ def test_normalized_margins_are_a_section_of_the_page(evidence):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")  # as the stage trains it: other sums of threads end at another norm
 def test_post_norm_of_the_demo_learns_and_its_matrices_double(tmp_path):
     settings = LANGUAGE_MODELS.settings["demo"].models()["pydoc-post_norm-adamw"]
     corpus = corpus_of(settings, None)

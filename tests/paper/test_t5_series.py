@@ -180,10 +180,8 @@ def test_the_same_verdicts_from_a_bucket(folder, series, tmp_path, monkeypatch):
     for claim in found.claims:
         assert claim.data == "traced here: s3://t5-data/base"
         assert claim.measured == judge(CLAIMS[claim.id], Evidence(t5=series)).measured
-    assert json.loads((tmp_path / "out" / "claims.json").read_text(encoding="utf-8"))["options"] == [
-        "--t5",
-        "s3://t5-data/base",
-    ]
+    said = json.loads((tmp_path / "out" / "claims.json").read_text(encoding="utf-8"))
+    assert {tuple(claim["options"]) for claim in said["claims"]} == {("--t5", "s3://t5-data/base")}
 
 
 def test_what_is_no_series_of_t5(tmp_path, series):
