@@ -183,7 +183,7 @@ def assert_same(job: Job, out: Path, whole: Path) -> None:
     assert rows(ours).keys() == rows(theirs).keys()
     np.testing.assert_array_equal(list(rows(ours).values()), list(rows(theirs).values()))
     for file in job.files:
-        if file.endswith(".json"):
+        if file.endswith(".parquet"):
             assert (out / file).read_bytes() == (whole / file).read_bytes()
             continue
         ours, theirs = (load_file(folder / file) for folder in (out, whole))
